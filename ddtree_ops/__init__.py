@@ -1,0 +1,3 @@
+"""Operate GPU nodes that run SGLang with DDTree speculative decoding."""
+
+__version__ = "0.1.0"

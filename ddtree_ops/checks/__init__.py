@@ -1,0 +1,1 @@
+"""Text, tokens and numbers to verdicts; pure."""

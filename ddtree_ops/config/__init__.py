@@ -1,0 +1,1 @@
+"""Text to model: inventory, profiles, playbooks, units; errors carry file, line and key."""

@@ -1,0 +1,1 @@
+"""SGLang by version: flags, HTTP, log phases, counters."""

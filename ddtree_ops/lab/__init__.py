@@ -1,0 +1,1 @@
+"""Nodes to work on: embedded, real systemd hosts, and the reference engine."""

@@ -1,0 +1,1 @@
+"""Load, statistics, comparison and reports."""

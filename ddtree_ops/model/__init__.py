@@ -1,0 +1,1 @@
+"""Frozen values that the other rooms exchange; no behaviour beyond their own arithmetic."""

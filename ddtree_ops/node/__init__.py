@@ -1,0 +1,1 @@
+"""The remote machine: SSH, agent, systemd, journal, GPUs, lock and guard."""

@@ -1,0 +1,1 @@
+"""Patch sets: contract, anchored edits, diffs and their proof."""

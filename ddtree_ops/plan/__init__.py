@@ -1,0 +1,1 @@
+"""Facts and a goal to the ordered steps between them; pure."""

@@ -1,0 +1,1 @@
+"""Carries plans out: steps, gates, journal, interrupts, order of a fleet."""
