@@ -1,15 +1,14 @@
-"""Builds the broken half of the corpus of `tests/cases/garble/` from its clean half and from a reference engine.
+"""Builds the broken half of the corpus in `tests/cases/garble/` from its clean half and a reference engine.
 
     python tools/garble_corpus.py corrupt            clean.jsonl → corrupted.jsonl, the same each time
     python tools/garble_corpus.py engine SGLANG      engine.jsonl: what an engine with wrong verify widths writes
 
-`corrupt` mimics what wrong verify widths do, token by token: unwritten rows (token 0 again and again), rows that
-read the mask elsewhere (tokens repeated, dropped, or from the prompt), logits without meaning (tokens from the
-whole vocabulary). `engine` starts the reference engine on a copy of SGLANG's `triton_backend.py` in which the
-width is a plain number, and asks the smoke prompts. An answer with a special token in the middle is labelled "broken":
-no sound engine writes one, and its marker is skipped in the text. Other answers of wrong widths are labelled
-"unnoticeable": they may hold wrong words, but finding those is re-scoring's task. The answers of the right width
-are labelled "clean".
+`corrupt` mimics what wrong verify widths do, token by token: unwritten rows (token 0 again and again), rows
+that read the mask elsewhere (tokens repeated, out of order, or from the prompt), logits without meaning (tokens
+from the whole vocabulary). `engine` starts the reference engine on a copy of SGLANG's `triton_backend.py` in
+which the width is a plain number, and asks the smoke prompts. Answers of the right width are labelled "clean";
+the others are "unread" until a person has read them and writes "broken", or "unnoticeable" where the text alone
+does not show it: wrong words in the right places are what re-scoring is for.
 """
 
 from __future__ import annotations
@@ -226,19 +225,11 @@ def engine_rows(sglang: Path) -> Iterator[Row]:
                 text = prompt.get("context", "") + "\n" * ("context" in prompt) + prompt["text"]
                 answer = _ask(port, text, temperature)
                 yield {
-                    "label": _label(answer, sound=width == budget + 1),
+                    "label": "clean" if width == budget + 1 else "unread",
                     "kind": f"engine budget {budget} width {width} T {temperature} {name}",
                     "text": answer["text"],
                     "prompt": prompt["text"],
                 }
-
-
-def _label(answer: dict[str, object], *, sound: bool) -> str:
-    ids = answer["output_ids"]
-    assert isinstance(ids, list)
-    if sound:
-        return "clean"
-    return "broken" if any(token < 4 for token in ids[:-1]) else "unnoticeable"  # 4 special tokens
 
 
 @contextlib.contextmanager

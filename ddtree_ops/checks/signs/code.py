@@ -20,51 +20,72 @@ def code(text: str, prompt: str | None) -> Iterator[Sign]:
 
 
 def _unparsable(text: str, prompt: str | None) -> Iterator[Sign]:
-    for start, source in _python(text, prompt):
+    wanted = prompt is not None and "python" in prompt.lower()
+    for start, source in _python(text, wanted):
         line = _broken_line(source)
         if line is not None:
             shown = source.splitlines()[line - 1].strip()
             at = start + sum(len(each) + 1 for each in source.splitlines()[: line - 1])
+            # Where nobody asked for Python 3 it may be older, or a sketch.
+            weight = 1.0 if wanted or _PROSE.match(shown) else 0.7
             reason = f"Python that does not parse at {shown[:50]!r}"
-            yield Sign(reason=reason, weight=0.7, span=(at, at + max(1, len(shown))))
+            yield Sign(reason=reason, weight=weight, span=(at, at + max(1, len(shown))))
             return
 
 
-def _python(text: str, prompt: str | None) -> Iterator[tuple[int, str]]:
+def _python(text: str, wanted: bool) -> Iterator[tuple[int, str]]:
     """Where Python code starts, and the code; unfenced text only when it begins like code."""
     fenced = list(_FENCE.finditer(text))
-    wanted = prompt is not None and "python" in prompt.lower()
     for found in fenced:
         if found["tag"].lower() in ("python", "py", "python3") or (not found["tag"] and wanted):
             yield found.start("code"), found["code"]
-    if not fenced and (begin := _BARE.search(text)) is not None and begin.start() == 0:
+    if not fenced and _BARE.match(text):
         yield 0, text
 
 
 def _broken_line(source: str) -> int | None:
-    """The line of a syntax error that is not just the cut-off end; None when the code parses as far as it goes."""
+    """The line of a syntax error other than an end cut off; None when the code parses as far as it goes."""
     lines = source.rstrip().splitlines()
-    error = _syntax_error(source)
-    if error is None:
+    error = _syntax_error("\n".join(lines))
+    if error is None or len(lines) < 2:
         return None
-    at = min(error, len(lines)) or 1
-    kept = lines[: at - 1] if at >= len(lines) - 1 else None
-    while kept:  # an answer that was cut off: does it parse without its last lines?
-        if _syntax_error("\n".join(kept)) is None:
-            return None
-        kept.pop()
-    return at if len(lines) > 1 else None
+    line, offset = error.lineno or 1, error.offset or 0
+    if any(said in error.msg for said in _CUT_OFF) and not _goes_on(lines, line):
+        return None
+    if line > len(lines) or (line == len(lines) and offset >= len(lines[-1].rstrip())):
+        return None
+    return line
 
 
-def _syntax_error(source: str) -> int | None:
+# What the parser says of code that only wants to go on.
+_CUT_OFF = (
+    "was never closed",
+    "unterminated",
+    "expected an indented block",
+    "unexpected EOF",
+    "expected 'except'",
+)
+_PROSE = re.compile(
+    r"(?!for|from|if|while|return|import|not|with|async|await|yield|lambda|assert|del|global|raise|print)"
+    r"[A-Za-z]+(?: [A-Za-z]+){2,}"
+)
+
+
+def _goes_on(lines: list[str], at: int) -> bool:
+    """Whether what follows a bracket that was never closed is a new beginning, not the bracket's content."""
+    new = re.compile(r"(?:def|class|return|import|from)\b")
+    return any(new.match(line) or _PROSE.match(line) for line in lines[at:])
+
+
+def _syntax_error(source: str) -> SyntaxError | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an invalid escape is no sign of anything
             ast.parse(source)
     except SyntaxError as error:
-        return error.lineno or 1
+        return error
     except (ValueError, RecursionError, MemoryError):
-        return 1
+        return None  # null bytes and the like are the business of other signs
     return None
 
 

@@ -15,9 +15,10 @@ _MARKER = re.compile(
 )
 _ROLE_END = re.compile(r"(?P<glue>[^\W\d_]*)(?P<role>user|assistant|system)\n", re.ASCII)
 # English words that end like a role, and may end a line.
+# What is before "user" in the English words that end so, and may end a line.
 _USERS = re.compile(
-    r"(?:super|end|multi|power|sub|non|co|ab|am|be|bem|acc|exc|ref|conf|def|diff|inf|per|re|ro|ca|ho|mo|tro|caro|"
-    r"espo|hyp|eff|suff|transf|no|f|m)",
+    r"super|end|multi|power|sub|non|no|co|ab|acc|am|bem|caro|ca|conf|def|diff|espo|exc|f|gro|ho|inf|mo|m|perf|per|"
+    r"pa|ref|re|ro|tro|transf|suff|eff",
     re.IGNORECASE,
 )
 _INTRODUCING = frozenset(
@@ -55,15 +56,24 @@ def _roles(text: str) -> Iterator[Sign]:
 
 
 def _role_weight(text: str, found: re.Match[str]) -> float:
-    line = text[: found.end() - 1].rsplit("\n", 1)[-1]
+    before = text[: found.start()]
     if found["glue"]:
-        whole = found.start() == 0 or not text[found.start() - 1] in "'’"
-        is_word = (whole and _USERS.fullmatch(found["glue"])) or found["role"] == "system"
+        is_word = found["role"] == "system" or (
+            _USERS.fullmatch(found["glue"]) and not before.endswith(("'", "’"))
+        )
         return 0.0 if is_word else 1.0
-    if line.strip() != found["role"]:
+    if before.endswith((".", ",", "!", "?", ";")):
+        return 1.0  # behind a sentence, without a space
+    line = before.rsplit("\n", 1)[-1]
+    if line.strip():
         return 0.0  # "… by the user" may end a line
-    follows = _ROLE_END.match(text, found.end()) is not None
-    return 1.0 if line == "assistant" or follows else 0.6
+    if _ROLE_END.match(text, found.end()) or (found["role"] == "assistant" and not line):
+        return 1.0
+    around = [*before.rstrip().rsplit("\n", 1)[-1:], *text[found.end() :].lstrip().split("\n", 1)[:1]]
+    broken_off = not before.rstrip().endswith(
+        (":", ".")
+    )  # lists of roles are introduced, or stand among the like
+    return 1.0 if broken_off and any(len(words(each)) >= 4 for each in around) else 0.6
 
 
 def _restarts(text: str) -> Iterator[Sign]:

@@ -76,6 +76,7 @@ def english(text: str, prompt: str | None) -> Iterator[Sign]:  # noqa: ARG001 - 
     )
 
 
+_ENDS = re.compile(r"\s?[.,;!?](?:\s|$)")
 _SMALL_AFTER_STOP = re.compile(r"(?<=[a-z]{4})[.?!] [a-z]")
 _HUMP = re.compile(r"(?<=[a-z])[A-Z](?=[a-z])")
 _SPACE_BEFORE = re.compile(r"(?<=[A-Za-z0-9]) [,.;:?!](?=\s|$)")
@@ -117,7 +118,7 @@ def _never_joined(text: str, found: Sequence[Word], kinds: Sequence[str]) -> Ite
             continue
         following = found[at + 1] if at + 1 < len(found) else None
         gap = text[word.end : following.start if following else len(text)]
-        ends = kind == "article" and word.text != "a" and re.match(r"\s?[.,;!?](?:\s|$)", gap)
+        ends = kind == "article" and word.text != "a" and _ENDS.match(text, word.end)
         joins = following is not None and gap in (" ", "\n") and (kind, kinds[at + 1]) in _NEVER
         if ends or joins:
             yield word.start
