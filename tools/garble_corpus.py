@@ -1,14 +1,14 @@
 """Builds the broken half of the corpus in `tests/cases/garble/` from its clean half and a reference engine.
 
     python tools/garble_corpus.py corrupt            clean.jsonl → corrupted.jsonl, the same each time
-    python tools/garble_corpus.py engine SGLANG      engine.jsonl: what an engine with wrong verify widths writes
+    python tools/garble_corpus.py engine SGLANG      engine.jsonl: what engines with wrong verify widths write
 
 `corrupt` mimics what wrong verify widths do, token by token: unwritten rows (token 0 again and again), rows
-that read the mask elsewhere (tokens repeated, out of order, or from the prompt), logits without meaning (tokens
-from the whole vocabulary). `engine` starts the reference engine on a copy of SGLANG's `triton_backend.py` in
-which the width is a plain number, and asks the smoke prompts. Answers of the right width are labelled "clean";
-the others are "unread" until a person has read them and writes "broken", or "unnoticeable" where the text alone
-does not show it: wrong words in the right places are what re-scoring is for.
+that read the mask elsewhere (tokens repeated, out of order, or from the prompt), logits without meaning
+(tokens from the whole vocabulary). `engine` starts the reference engine on a copy of SGLANG's
+`triton_backend.py` in which the width is a plain number, and asks the smoke prompts. Answers of the right width
+are labelled "clean"; the others are "unread" until a person has read them and writes "broken", or
+"unnoticeable" where the text alone does not show it: wrong words in the right places are what re-scoring is for.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def pieces(text: str, rng: random.Random) -> list[str]:
     return cut
 
 
-def bang(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
+def bang(tokens: list[str], rng: random.Random, _prompt: str) -> list[str]:
     """Unwritten rows to the end: token 0 for ever."""
     keep = rng.randint(1, max(1, min(12, len(tokens) // 2)))
     return [*tokens[:keep], *"!" * rng.randint(10, 60)]
 
 
-def zero_rows(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
+def zero_rows(tokens: list[str], _rng: random.Random, _prompt: str) -> list[str]:
     """Of each verify pass of 17 rows the last nine were never written."""
     out: list[str] = []
     for at in range(0, len(tokens), 17):
@@ -66,7 +66,7 @@ def zero_rows(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
     return out if len(tokens) > 17 else [*tokens, *"!!!!!!!!!"]
 
 
-def loop(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
+def loop(tokens: list[str], rng: random.Random, _prompt: str) -> list[str]:
     """From some place on a few tokens over and over."""
     size = rng.randint(2, 7)
     at = rng.randint(0, max(0, len(tokens) - size))
@@ -76,19 +76,19 @@ def loop(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
     return tokens[: at + size] + unit * rng.randint(14, 24)
 
 
-def soup(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
+def soup(tokens: list[str], rng: random.Random, _prompt: str) -> list[str]:
     """Every few tokens one from anywhere in a large vocabulary."""
     return [rng.choice(_FOREIGN) if rng.random() < 0.35 else piece for piece in tokens]
 
 
-def bytes_(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
+def bytes_(tokens: list[str], rng: random.Random, _prompt: str) -> list[str]:
     """Byte tokens out of order: no UTF-8 any more."""
     return [piece + "\ufffd" * rng.randint(1, 3) if rng.random() < 0.2 else piece for piece in tokens] + [
         " end"
     ]
 
 
-def turns(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
+def turns(tokens: list[str], rng: random.Random, _prompt: str) -> list[str]:
     """The template's turns, their markers skipped as special tokens."""
     at = rng.randint(1, max(1, len(tokens) - 2))
     role = rng.choice(["user\n", "assistant\n", "user\nassistant\n"])
@@ -97,13 +97,13 @@ def turns(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
     return [joined + role if joined == head else joined, *tokens[: rng.randint(2, 20)]]
 
 
-def markers(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
+def markers(tokens: list[str], rng: random.Random, _prompt: str) -> list[str]:
     """The template's turns with their markers."""
     at = rng.randint(1, max(1, len(tokens) - 2))
     return [*tokens[:at], "<|im_end|>\n<|im_start|>assistant\n", *tokens[: rng.randint(1, 20)]]
 
 
-def parrot(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
+def parrot(_tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
     """Rows that see the prompt alone: its pieces, and little else."""
     asked = prompt.split()
     at = rng.randint(0, max(0, len(asked) - 5))
@@ -123,7 +123,7 @@ def glue(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
     ]
 
 
-def shuffle(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
+def shuffle(tokens: list[str], rng: random.Random, _prompt: str) -> list[str]:
     """Tokens of each verify pass accepted in the wrong order."""
     out: list[str] = []
     for at in range(0, len(tokens), 8):
@@ -198,7 +198,7 @@ def corrupted(rows: list[Row]) -> Iterator[Row]:
 
 
 def _fitting(row: Row, number: int) -> list[str]:
-    """Which corruptions to apply: each text gets one of the language-free ones, English prose a shuffle too."""
+    """Which corruptions to apply: one that needs no language, and for English prose a shuffle too."""
     prose = row["kind"].startswith(("prose", "poem")) and len(row["text"]) > 60
     code = row["kind"].startswith("code")
     if not prose and not code:

@@ -16,7 +16,7 @@ from ddtree_ops.checks.signs.sign import Sign
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f-\x84\x86-\x9f]")  # not \t \n \v \f \r ESC NEL
 _RUN = re.compile(r"([^\s])\1{7,}")
 # How long a run of one character may grow behind a letter where people and programs draw it: rulers, leaders,
-# empty fields, closing brackets, blanks to fill in. Anything else is cut at 8: nobody types nine colons there.
+# empty fields, closing brackets, blanks to fill in. Quotes and exclamation marks are cut at 8: people tire.
 _DRAWN = {
     **dict.fromkeys("-=*#~+─═━_.·…•", 60),
     **dict.fromkeys(",;|\t", 24),
@@ -29,7 +29,7 @@ _GLUED = 8
 _LINE = 160  # a line's width: rulers, powers of ten, keys and bitmaps
 
 
-def characters(text: str, prompt: str | None) -> Iterator[Sign]:  # noqa: ARG001 - every sign has this shape
+def characters(text: str, _prompt: str | None) -> Iterator[Sign]:
     yield from _replaced(text)
     yield from _control(text)
     yield from _runs(text)

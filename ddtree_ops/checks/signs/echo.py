@@ -21,10 +21,11 @@ _USERS = re.compile(
     r"pa|ref|re|ro|tro|transf|suff|eff",
     re.IGNORECASE,
 )
-_INTRODUCING = frozenset(
-    "here here's heres is are was a an the this that these your my our sure certainly of course okay ok absolutely "
-    "below i i've i'd we for you as requested and with in to it on about great yes write wrote written".split()
-)
+_INTRODUCTION = """
+    here here's heres is are was a an the this that these your my our sure certainly of course okay ok absolutely
+    below i i've i'd we for you as requested and with in to it on about great yes write wrote written
+"""
+_INTRODUCING = frozenset(_INTRODUCTION.split())
 _GRAM = 3  # words that must agree in a row to count as taken from the prompt
 
 
@@ -93,7 +94,7 @@ def _prompt_fragments(text: str, prompt: str) -> Iterator[Sign]:
     said, asked = words(text), [word.text.casefold() for word in words(prompt)]
     taken = _taken(said, asked)
     own = [word for word, is_taken in zip(said, taken, strict=True) if not is_taken]
-    if sum(taken) < _GRAM or not own and len(asked) > 60:
+    if sum(taken) < _GRAM or (not own and len(asked) > 60):
         return
     at = taken.index(True)
     span = (said[at].start, said[len(said) - 1 - taken[::-1].index(True)].end)

@@ -1,9 +1,9 @@
 """Signs of disorder in English, the language of the smoke prompts: words that cannot stand where they stand.
 
-Tokens in the wrong order leave little words side by side that English never joins, capitals inside sentences, stops
-before small letters, and ends of words on their own. Each happens in sound texts; many kinds of them together, in
-one text in twelve words, do not. Texts in other languages, names, verse and code hold too few of English's
-little words to be judged here.
+Tokens in the wrong order leave little words side by side that English never joins, capitals inside sentences,
+stops before small letters, and ends of words on their own. Each happens in sound texts; several kinds together,
+in one text of a few dozen words, do not. Texts in other languages, names, verse and code hold too few of
+English's little words to be judged here.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ _ENOUGH_KINDS = 2  # of disorder
 _ENOUGH = 3.5  # places, weighed
 _ENOUGH_RATE = 1 / 16  # of the words; sound prose has none of them, or all of one kind
 
-_OPENING = frozenset(
-    "The A An It In On He She We They And But If To Of For With By Is Are Was From So As".split()
-)
-_ONSETS = frozenset(
-    "bl br bh ch cl cr cz dj dr dw dh fl fr gh gl gn gr gw kh kl kn kr kv kw ll ly mn ph pl pn pr ps pt rh sc sch sf sh "
-    "sk sl sm sn sp sq sr st sv sw th tr ts tw ty vl wh wr zh zl zw".split()
-)
+_OPENING_WORDS = "The A An It In On He She We They And But If To Of For With By Is Are Was From So As"
+_OPENING = frozenset(_OPENING_WORDS.split())
+# How English words of four letters and more begin, where they begin with two consonants.
+_ONSET_LETTERS = """
+    bl br bh ch cl cr cz dj dr dw dh fl fr gh gl gn gr gw kh kl kn kr kv kw ll ly mn ph pl pn pr ps pt rh sc sch sf
+    sh sk sl sm sn sp sq sr st sv sw th tr ts tw ty vl wh wr zh zl zw
+"""
+_ONSETS = frozenset(_ONSET_LETTERS.split())
 
 
-def english(text: str, prompt: str | None) -> Iterator[Sign]:  # noqa: ARG001 - every sign has this shape
+def english(text: str, _prompt: str | None) -> Iterator[Sign]:
     found = words(text)
     kinds = [_KIND.get(word.text if word.text == "I" else word.text.lower(), "") for word in found]
     known = sum(map(bool, kinds))

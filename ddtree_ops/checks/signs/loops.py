@@ -17,7 +17,7 @@ _PIECE_SPAN = 60  # characters that a repeated piece must cover, where there are
 _WINDOW = 4  # words a gram
 
 
-def loops(text: str, prompt: str | None) -> Iterator[Sign]:  # noqa: ARG001 - every sign has this shape
+def loops(text: str, _prompt: str | None) -> Iterator[Sign]:
     yield from _word_loop(text)
     yield from _piece_loop(text)
     yield from _line_loop(text)
