@@ -6,9 +6,9 @@
 `corrupt` mimics what wrong verify widths do, token by token: unwritten rows (token 0 again and again), rows
 that read the mask elsewhere (tokens repeated, out of order, or from the prompt), logits without meaning
 (tokens from the whole vocabulary). `engine` starts the reference engine on a copy of SGLANG's
-`triton_backend.py` in which the width is a plain number, and asks the smoke prompts. Answers of the right width
-are labelled "clean"; the others are "unread" until a person has read them and writes "broken", or
-"unnoticeable" where the text alone does not show it: wrong words in the right places are what re-scoring is for.
+`triton_backend.py` in which the width is a plain number, and asks the smoke prompts. Answers of the right
+width are labelled "clean"; the others are "unread" until a person has read them and writes "broken", or
+"unnoticeable" where the text alone does not show it: wrong words in the right places are for re-scoring.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Signs of disorder in English, the language of the smoke prompts: words that cannot stand where they stand.
 
-Tokens in the wrong order leave little words side by side that English never joins, capitals inside sentences,
-stops before small letters, and ends of words on their own. Each happens in sound texts; several kinds together,
-in one text of a few dozen words, do not. Texts in other languages, names, verse and code hold too few of
-English's little words to be judged here.
+Tokens in the wrong order leave little words side by side that English never joins, capitals inside
+sentences, stops before small letters, and ends of words on their own. Each happens in sound texts; several
+kinds together, in one text of a few dozen words, do not. Texts in other languages, names, verse and code hold
+too few of English's little words to be judged here.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _OPENING_WORDS = "The A An It In On He She We They And But If To Of For With By 
 _OPENING = frozenset(_OPENING_WORDS.split())
 # How English words of four letters and more begin, where they begin with two consonants.
 _ONSET_LETTERS = """
-    bl br bh ch cl cr cz dj dr dw dh fl fr gh gl gn gr gw kh kl kn kr kv kw ll ly mn ph pl pn pr ps pt rh sc sch sf
-    sh sk sl sm sn sp sq sr st sv sw th tr ts tw ty vl wh wr zh zl zw
+    bl br bh ch cl cr cz dj dr dw dh fl fr gh gl gn gr gw kh kl kn kr kv kw ll ly mn ph pl pn pr ps pt rh
+    sc sch sf sh sk sl sm sn sp sq sr st sv sw th tr ts tw ty vl wh wr zh zl zw
 """
 _ONSETS = frozenset(_ONSET_LETTERS.split())
 

@@ -61,8 +61,8 @@ _FAMILY = dict.fromkeys(("CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "HANGUL"), "
         *("TIBETAN", "MYANMAR", "KHMER", "ETHIOPIC", "MONGOLIAN", "CHEROKEE"),
     )
 }
-# Scripts that take in no word of another without a space. In the rest Latin words do stand so: before particles
-# and suffixes, or because there are no spaces at all.
+# Scripts that take in no word of another without a space. In the rest Latin words do stand so: before
+# particles and suffixes, or because there are no spaces at all.
 NEVER_GLUED = frozenset(
     {"LATIN", "GREEK", "CYRILLIC", "ARMENIAN", "GEORGIAN", "HEBREW", "ARABIC", "ETHIOPIC"}
 )
