@@ -23,7 +23,8 @@ _USERS = re.compile(
 )
 _INTRODUCTION = """
     here here's heres is are was a an the this that these your my our sure certainly of course okay ok
-    absolutely below i i've i'd we for you as requested and with in to it on about great yes write wrote written
+    absolutely
+    below i i've i'd we for you as requested and with in to it on about great yes write wrote written
 """
 _INTRODUCING = frozenset(_INTRODUCTION.split())
 _GRAM = 3  # words that must agree in a row to count as taken from the prompt
