@@ -40,7 +40,7 @@ class Interrupts:
         finally:
             self._shielded = False
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self._shielded:
             self._on_shielded()
             return
