@@ -1,0 +1,72 @@
+"""The command line's entry: commands, errors, exit codes."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import typer
+
+from ddtree_ops import __version__
+from ddtree_ops.cli import deploy, look
+from ddtree_ops.cli.output import print_error
+from ddtree_ops.model.errors import OpsError, UsageError
+from ddtree_ops.model.result import INTERRUPTED
+from ddtree_ops.run.interrupts import Interrupted
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Operate GPU nodes that run SGLang with DDTree speculative decoding.",
+)
+for command in (
+    deploy.deploy,
+    deploy.plan,
+    deploy.rollback,
+    deploy.run,
+    look.probe,
+    look.status,
+    look.history,
+    look.logs,
+):
+    app.command()(command)
+
+
+def main() -> None:
+    """Runs the command line and ends the process with the contract's exit code."""
+    sys.exit(invoke(sys.argv[1:]))
+
+
+def invoke(words: list[str]) -> int:
+    """The exit code of one command line; errors are printed as the command's own output form asks."""
+    as_json = "--json" in words
+    try:
+        code = app(words, prog_name="ddtree-ops", standalone_mode=False)
+    except OpsError as error:
+        print_error(error, as_json=as_json)
+        return error.exit_code
+    except click.ClickException as error:
+        hint = f"{error.ctx.command_path} --help" if isinstance(error, click.UsageError) and error.ctx else ""
+        print_error(UsageError("command line", error.format_message(), hint=hint), as_json=as_json)
+        return UsageError.exit_code
+    except (click.Abort, KeyboardInterrupt, Interrupted):
+        print("interrupted; nothing is under way on any node", file=sys.stderr)
+        return INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"ddtree-ops {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Operate GPU nodes that run SGLang with DDTree speculative decoding."""
