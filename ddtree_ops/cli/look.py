@@ -16,7 +16,7 @@ from ddtree_ops.cli import options as opt
 from ddtree_ops.cli.output import print_json
 from ddtree_ops.cli.session import Session, sessions
 from ddtree_ops.cli.world import shipped
-from ddtree_ops.model.facts import NodeFacts
+from ddtree_ops.model.facts import Gpu, NodeFacts
 from ddtree_ops.model.release import JournalEntry
 from ddtree_ops.run import resolve
 
@@ -178,12 +178,7 @@ def _fact_lines(facts: NodeFacts) -> list[tuple[str, str]]:
         ("clock", f"{facts.clock_skew_s:+.1f} s off yours"),
     ]
     lines += [("modified", file.path) for file in sglang.modified]
-    lines += [
-        ("gpu", f"{gpu.index} {gpu.name} {gpu.arch} {gpu.link}, {gpu.memory_free_mib:,} of "
-                f"{gpu.memory_total_mib:,} MiB free, driver {gpu.driver}, {gpu.sm_clock_mhz or '?'} MHz, "
-                f"{len(gpu.processes)} processes")
-        for gpu in facts.gpus
-    ]  # fmt: skip
+    lines += [("gpu", _gpu_words(gpu)) for gpu in facts.gpus]
     if not facts.gpus:
         lines.append(("gpu", facts.gpu_note or "none"))
     lines += [
@@ -195,3 +190,10 @@ def _fact_lines(facts: NodeFacts) -> list[tuple[str, str]]:
         for listener in facts.listeners
     ]
     return lines
+
+
+def _gpu_words(gpu: Gpu) -> str:
+    memory = f"{gpu.memory_free_mib:,} of {gpu.memory_total_mib:,} MiB free"
+    clock = f"{gpu.sm_clock_mhz or '?'} MHz"
+    load = f"{clock}, {len(gpu.processes)} processes"
+    return f"{gpu.index} {gpu.name} {gpu.arch} {gpu.link}, {memory}, driver {gpu.driver}, {load}"

@@ -29,7 +29,7 @@ LAB = "lab"
 
 
 def shipped(name: str) -> Path:
-    """The folder of templates, playbooks or patches: beside the package in a checkout, inside it in a wheel."""
+    """The folder of templates, playbooks or patches: beside the package, or inside it in a wheel."""
     inside = PACKAGE / "_data" / name
     return inside if inside.is_dir() else PACKAGE.parent / name
 
@@ -99,7 +99,7 @@ def find_targets(names: list[str], inventory_file: Path | None) -> tuple[Target,
 
 
 def load_inventory(file: Path | None) -> Inventory:
-    """The inventory given, or the one that the environment, this folder or ~/.config has; else an empty one."""
+    """The inventory given, or that of the environment, this folder or ~/.config; else an empty one."""
     candidates = [Path("ddtree-ops.yaml"), Path.home() / ".config" / "ddtree-ops" / "inventory.yaml"]
     named = file or (Path(os.environ[INVENTORY]) if os.environ.get(INVENTORY) else None)
     path = named or next((candidate for candidate in candidates if candidate.is_file()), None)

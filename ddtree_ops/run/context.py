@@ -125,6 +125,8 @@ class NodeRun:
         host = "127.0.0.1" if profile.host in ("0.0.0.0", "::") else profile.host
         with (
             self.link.forward(profile.port, host) as port,
-            EngineClient(f"http://127.0.0.1:{port}", node=self.name) as client,
+            EngineClient(
+                base_url=f"http://127.0.0.1:{port}", clock=self.world.clock, node=self.name
+            ) as client,
         ):
             yield client

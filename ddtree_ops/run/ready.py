@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ddtree_ops.engine.diagnosis import Diagnosis, explain
+from ddtree_ops.engine.http import Sampling
 from ddtree_ops.engine.phases import JournalLine, Load
 from ddtree_ops.model.errors import Failed, OpsError
 from ddtree_ops.model.profile import Profile
@@ -15,7 +16,6 @@ from ddtree_ops.run.context import NodeRun
 
 POLL_S = (0.4, 2.0)  # between two looks: at first, and once the load goes on for a while
 LAST_LINES = 12  # of the journal, in a failure's message
-COMPLETION_S = 60.0
 
 
 def await_ready(run: NodeRun, profile: Profile, timeout_s: float, normal: Mapping[str, float]) -> Gate:
@@ -35,7 +35,7 @@ def await_ready(run: NodeRun, profile: Profile, timeout_s: float, normal: Mappin
             break
         watch.judge(observation, deadline)
         run.world.clock.sleep(POLL_S[0] if deadline.elapsed < 30 else POLL_S[1])
-    _completion(run, profile, watch, deadline)
+    _completion(run, profile, watch)
     phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in watch.phases().items())
     return Gate(
         name="ready",
@@ -127,13 +127,11 @@ class _Watch:
         return self._first + (self._run.world.clock.monotonic() - self._began)
 
 
-def _completion(run: NodeRun, profile: Profile, watch: _Watch, deadline: Deadline) -> None:
+def _completion(run: NodeRun, profile: Profile, watch: _Watch) -> None:
     run.world.screen.progress(run.name, "a real completion")
     try:
         with run.engine(profile) as client:
-            answer = client.generate(
-                "The ocean", max_tokens=8, timeout_s=min(COMPLETION_S, max(deadline.left, 5.0))
-            )
+            answer = client.generate("The ocean", Sampling(max_tokens=8))
     except OpsError as error:
         raise watch.failure(explain(watch.tail), f"said it was ready and then: {error}") from error
     if not answer.text:
