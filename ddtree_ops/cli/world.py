@@ -67,9 +67,9 @@ def connect(host: Host) -> AbstractContextManager[SshLink]:
             address=host.address or host.name,
             port=host.port,
             user=host.user,
-            identity_file=host.identity_file,
+            identity_file=_home(host.identity_file),
             jump=host.jump,
-            known_hosts=(host.known_hosts,) if host.known_hosts else (),
+            known_hosts=(known,) if (known := _home(host.known_hosts)) else (),
             sudo=host.sudo,
             connect_timeout_s=host.connect_timeout_s,
         )
@@ -122,6 +122,10 @@ def read(path: Path, what: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "no UTF-8"
         raise UsageError(str(path), f"got {why}, expected a readable {what} file") from error
+
+
+def _home(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).expanduser())
 
 
 def _lab() -> Inventory:

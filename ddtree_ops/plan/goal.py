@@ -14,6 +14,7 @@ from ddtree_ops.model.patch import PatchedTree
 from ddtree_ops.model.plan import Goal
 from ddtree_ops.model.profile import Profile
 from ddtree_ops.model.release import FOUND, AppliedPatch, Release
+from ddtree_ops.patching.apply import digest
 
 ANY = "*"  # stands for the release's id while two goals are compared
 
@@ -98,22 +99,15 @@ def render_unit(template: str, facts: NodeFacts, profile: Profile, launch: Launc
     inherited = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = f"{site}:{inherited}" if inherited else site
     jinja = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
-    return (
-        jinja.from_string(template).render(
-            release=release,
-            profile=profile,
-            exec_start=" ".join(quote_word(word) for word in argv),
-            environment=sorted(environment.items()),
-            quoted=quote_word,
-            lines=lambda section: [line for where, line in profile.unit_lines if where == section],
-        )
-        + "\n"
+    text = jinja.from_string(template).render(
+        release=release,
+        profile=profile,
+        exec_start=" ".join(quote_word(word) for word in argv),
+        environment=sorted(environment.items()),
+        quoted=quote_word,
+        lines=lambda section: [line for where, line in profile.unit_lines if where == section],
     )
-
-
-def digest(tree: PatchedTree) -> str:
-    """sha256 over the path and text of every file that differs from its base."""
-    return _sha256(*(part for file in tree.files for part in (file.path, file.after)))
+    return text.rstrip("\n") + "\n"
 
 
 def _sha256(*parts: str) -> str:
