@@ -110,7 +110,7 @@ def _unlocked(one: Session, force: bool) -> str | None:
     if facts.lock.expires_in_s > 0 and not force:
         raise UsageError(
             "lock",
-            f"got one of {facts.lock.who} since {facts.lock.since}, whose run renews it, expected a dead run's",
+            f"got one of {facts.lock.who} since {facts.lock.since}, expected a dead run's",
             hint=f"it lapses by itself in {facts.lock.expires_in_s:.0f} s; --force takes it away now",
             node=one.host.name,
         )
