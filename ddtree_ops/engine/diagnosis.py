@@ -62,8 +62,8 @@ _MEMORY = (
     "deploy again with a smaller --budget or graph_max_batch, with --no-cuda-graph, or with more memory free"
 )
 
-# Most telling first. Causes stand in tracebacks, after the fatal line that announces them; libraries print such
-# lines too and go on, so a cause alone does not mean death.
+# Most telling first. Causes stand in tracebacks, after the fatal line that announces them; libraries print
+# such lines too and go on, so a cause alone does not mean death.
 _SIGNS = (
     _sign(
         r"error: unrecognized arguments: (?P<flags>.+)",
@@ -203,7 +203,7 @@ _SIGNS = (
         fatal=True,
     ),
     _sign(
-        r"SIGQUIT received",
+        r"SIGQUIT received|scheduler died during initialization",
         "engine",
         "one of its processes failed and took the others down",
         "ddtree-ops logs shows which",
