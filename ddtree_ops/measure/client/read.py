@@ -40,9 +40,10 @@ def _plain(data: bytes) -> str:
 
 
 def _read_stream(base: Sample, body: Body, route: Route, origin: int, keep_text: bool) -> Sample:
-    events = [(stamp, event) for stamp, event in body.events() if event != DONE]
+    events = list(body.events())
     if not events:
         return _no_stream(base, body)
+    events = [(stamp, event) for stamp, event in events if event != DONE]
     story = _Story(route, origin, keep_text)
     for position, (stamp, event) in enumerate(events):
         story.take(stamp, event, last=position == len(events) - 1)
