@@ -61,7 +61,8 @@ def apply(path: str, text: str, changes: Sequence[Change]) -> str:
         lines[-1] += newline
     ordered = sorted(enumerate(changes), key=lambda item: (item[1].first, item[1].last, item[0]))
     for _, one in reversed(ordered):
-        lines[one.first - 1 : one.last] = [line + newline for line in one.lines]
+        end = newline_of(lines[max(0, one.last - 1) :])
+        lines[one.first - 1 : one.last] = [line + end for line in one.lines]
     patched = "".join(lines) if ended else "".join(lines).removesuffix(newline)
     parse(path, patched)
     return patched

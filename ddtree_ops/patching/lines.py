@@ -32,7 +32,7 @@ def split(text: str) -> list[str]:
 
 
 def newline_of(lines: Sequence[str]) -> str:
-    """The file's line end: that of its first line."""
+    """The line end of the first of these lines."""
     found = _BREAK.search(lines[0]) if lines else None
     return found.group() if found else "\n"
 
@@ -72,6 +72,7 @@ def unapplied(text: str) -> str:
     lines = split(text)
     newline = newline_of(lines)
     for block in reversed(blocks(text)):
-        lines[block.first - 1 : block.last] = [line + newline for line in block.was]
+        end = newline_of(lines[block.first - 1 :])
+        lines[block.first - 1 : block.last] = [line + end for line in block.was]
     whole = "".join(lines)
     return whole if text.endswith(("\n", "\r")) else whole.removesuffix(newline)

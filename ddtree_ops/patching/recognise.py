@@ -15,7 +15,7 @@ from ddtree_ops.patching.apply import apply_sets
 from ddtree_ops.patching.contract import Read
 from ddtree_ops.patching.lines import bare, blocks, split, unapplied
 from ddtree_ops.patching.patchset import load, names_in
-from ddtree_ops.patching.source import Source
+from ddtree_ops.patching.source import Source, decoded
 
 
 class State(StrEnum):
@@ -74,11 +74,9 @@ def recognise(source: Source, sets_dir: Path, stock: Read | None = None) -> Tree
     `stock` reads the release's own files (from its wheel); with it, foreign lines are named too.
     """
     texts = {}
-    for path in source.paths():
-        data = source.bytes(path) or b""
-        if source.record and hashlib.sha256(data).hexdigest() == source.record.get(path):
-            continue
-        texts[path] = source.read(path) or ""
+    for path, data in source.contents():
+        if hashlib.sha256(data).hexdigest() != source.record.get(path):
+            texts[path] = decoded(f"{source.where}: {path}", data)
     return judge(texts, source.version, source.record, sets_dir, read=source.read, stock=stock)
 
 

@@ -9,6 +9,7 @@ import io
 import json
 import re
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlparse
@@ -29,24 +30,26 @@ class Source:
 
     def read(self, path: str) -> str | None:
         """The file's text with its line ends as on disk; None when there is no such file."""
-        data = self.bytes(path)
+        data = self.raw(path)
         return None if data is None else decoded(f"{self.where}: {path}", data)
 
-    def bytes(self, path: str) -> bytes | None:
+    def raw(self, path: str) -> bytes | None:
         if self.wheel is not None:
             with zipfile.ZipFile(self.wheel) as archive:
                 return archive.read(path) if path in archive.namelist() else None
         file = (self.root or Path()) / path
         return file.read_bytes() if file.is_file() else None
 
-    def paths(self) -> tuple[str, ...]:
-        """Every Python file below `sglang/`, sorted."""
+    def contents(self) -> Iterator[tuple[str, bytes]]:
+        """Path and bytes of every Python file below `sglang/`, sorted by path."""
         if self.wheel is not None:
             with zipfile.ZipFile(self.wheel) as archive:
-                return tuple(sorted(name for name in archive.namelist() if _ours(name)))
+                for name in sorted(name for name in archive.namelist() if _ours(name)):
+                    yield name, archive.read(name)
+            return
         root = self.root or Path()
-        found = (file.relative_to(root).as_posix() for file in (root / "sglang").rglob("*.py"))
-        return tuple(sorted(found))
+        for file in sorted((root / "sglang").rglob("*.py")):
+            yield file.relative_to(root).as_posix(), file.read_bytes()
 
 
 def open_source(path: Path) -> Source:

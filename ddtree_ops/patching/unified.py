@@ -34,8 +34,8 @@ def parse(name: str, text: str) -> tuple[FileDiff, ...]:
     lines = [bare(line) for line in split(text)]
     found = []
     at = 0
-    while at < len(lines) - 1:
-        if lines[at].startswith("--- ") and lines[at + 1].startswith("+++ "):
+    while at < len(lines):
+        if lines[at].startswith("--- ") and "".join(lines[at + 1 : at + 2]).startswith("+++ "):
             hunks, after = _hunks(name, lines, at + 2)
             found.append(_file(name, at + 1, lines[at], lines[at + 1], hunks))
             at = after
