@@ -26,7 +26,7 @@ def await_ready(run: NodeRun, profile: Profile, timeout_s: float, normal: Mappin
     """
     deadline = Deadline(run.world.clock, timeout_s)
     watch = _Watch(run, profile)
-    while not watch.load.ready:
+    while True:
         observation = run.node.observe(run.cursor, port=profile.port)
         run.cursor = observation.cursor
         watch.take(observation)
