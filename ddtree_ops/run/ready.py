@@ -10,7 +10,7 @@ from ddtree_ops.engine.phases import JournalLine, Load
 from ddtree_ops.model.errors import Failed, OpsError
 from ddtree_ops.model.profile import Profile
 from ddtree_ops.model.release import Gate
-from ddtree_ops.node.node import Observation
+from ddtree_ops.node.values import Observation
 from ddtree_ops.run.clock import Deadline
 from ddtree_ops.run.context import NodeRun
 
