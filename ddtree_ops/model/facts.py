@@ -58,6 +58,7 @@ class NodeFile:
     path: str
     sha256: str
     text: str | None = None  # None: not asked for, or absent from the node
+    recorded: str | None = None  # sha256 that the wheel's RECORD promises; None: it names no such file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
