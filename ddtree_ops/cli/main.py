@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
-import click
 import typer
 
 from ddtree_ops import __version__
@@ -13,6 +13,9 @@ from ddtree_ops.cli.output import print_error
 from ddtree_ops.model.errors import OpsError, UsageError
 from ddtree_ops.model.result import INTERRUPTED
 from ddtree_ops.run.interrupts import Interrupted
+
+# Click's errors, whether Typer brings Click along or depends on it: the base of BadParameter's base.
+CLICK_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -51,14 +54,19 @@ def invoke(words: list[str]) -> int:
     except OpsError as error:
         print_error(error, as_json=as_json)
         return error.exit_code
-    except click.ClickException as error:
-        hint = f"{error.ctx.command_path} --help" if isinstance(error, click.UsageError) and error.ctx else ""
-        print_error(UsageError("command line", error.format_message(), hint=hint), as_json=as_json)
+    except CLICK_ERROR as error:
+        print_error(_usage(error), as_json=as_json)
         return UsageError.exit_code
-    except (click.Abort, KeyboardInterrupt, Interrupted):
+    except (typer.Abort, KeyboardInterrupt, Interrupted):
         print("interrupted; nothing is under way on any node", file=sys.stderr)
         return INTERRUPTED
     return code if isinstance(code, int) else 0
+
+
+def _usage(error: Any) -> UsageError:
+    context = getattr(error, "ctx", None)
+    hint = f"{context.command_path} --help" if context is not None else "ddtree-ops --help"
+    return UsageError("command line", error.format_message(), hint=hint)
 
 
 def _version(value: bool) -> None:
