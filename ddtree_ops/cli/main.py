@@ -8,7 +8,7 @@ import click
 import typer
 
 from ddtree_ops import __version__
-from ddtree_ops.cli import deploy, look
+from ddtree_ops.cli import deploy, hold, lab, look, patch
 from ddtree_ops.cli.output import print_error
 from ddtree_ops.model.errors import OpsError, UsageError
 from ddtree_ops.model.result import INTERRUPTED
@@ -30,8 +30,12 @@ for command in (
     look.status,
     look.history,
     look.logs,
+    hold.adopt,
+    hold.unlock,
 ):
     app.command()(command)
+app.add_typer(lab.app, name="lab")
+app.add_typer(patch.app, name="patch")
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ def error_fields(error: OpsError) -> dict[str, str]:
 
 def result_fields(result: NodeResult) -> dict[str, Any]:
     """One node's part of `deploy --json` and `rollback --json`."""
-    fields = {
+    fields: dict[str, Any] = {
         "node": result.node,
         "outcome": str(result.outcome),
         "release": result.release,

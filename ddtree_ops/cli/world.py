@@ -5,13 +5,16 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddtree_ops.config.inventory import Inventory, parse_inventory
 from ddtree_ops.config.playbook import parse_playbook
-from ddtree_ops.lab.host import lab_inventory
+from ddtree_ops.lab.embedded.lab import EmbeddedLab
+from ddtree_ops.lab.hosts import Kind, Lab, state_directory
+from ddtree_ops.lab.image import cache_directory
+from ddtree_ops.lab.systemd.lab import SystemdLab
 from ddtree_ops.model.errors import UsageError
 from ddtree_ops.model.host import Host
 from ddtree_ops.model.plan import Playbook
@@ -26,6 +29,7 @@ from ddtree_ops.run.screen import Screen
 PACKAGE = Path(__file__).resolve().parent.parent
 INVENTORY = "DDTREE_OPS_INVENTORY"
 LAB = "lab"
+_entered = ExitStack()  # namespaces of labs, left when the process ends
 
 
 def shipped(name: str) -> Path:
@@ -89,8 +93,8 @@ def find_targets(names: list[str], inventory_file: Path | None) -> tuple[Target,
     inventory = load_inventory(inventory_file)
     targets: dict[str, Target] = {}
     for name in names:
-        of_lab = name not in inventory.hosts and name not in inventory.groups and name == LAB
-        source = _lab() if of_lab else inventory
+        known = name in inventory.hosts or name in inventory.groups
+        source = inventory if known else _lab_inventory(name) or inventory
         for host in source.resolve(name):
             targets.setdefault(host.name, Target(host=_named_jump(host, source), inventory=source))
     if not targets:
@@ -128,9 +132,29 @@ def _home(path: str | None) -> str | None:
     return None if path is None else str(Path(path).expanduser())
 
 
-def _lab() -> Inventory:
-    path = lab_inventory()
-    return parse_inventory(read(path, "inventory"), str(path))
+def lab_of(kind: Kind) -> Lab:
+    """The lab of one kind, up or not."""
+    make = EmbeddedLab if kind is Kind.EMBEDDED else SystemdLab
+    return make(state_directory(kind), cache_directory())
+
+
+def _lab_inventory(name: str) -> Inventory | None:
+    """The inventory of the lab that has a node or group of this name; None when none has.
+
+    The name `lab` starts the embedded node. Nodes of a systemd lab live in a network namespace of
+    their own, which this process enters for the rest of its life.
+    """
+    if name == LAB:
+        lab_of(Kind.EMBEDDED).up()
+    for kind in Kind:
+        lab = lab_of(kind)
+        if not lab.inventory.is_file():
+            continue
+        inventory = parse_inventory(read(lab.inventory, "inventory"), str(lab.inventory))
+        if name in inventory.hosts or name in inventory.groups:
+            _entered.enter_context(lab.entered())
+            return inventory
+    return None
 
 
 def _named_jump(host: Host, inventory: Inventory) -> Host:

@@ -55,17 +55,24 @@ class Node:
         venv: str,
         launcher: str = MODULE,
         port: int | None = None,
+        model: str = "",
         paths: Iterable[str] = (),
         read: Iterable[str] = (),
     ) -> NodeFacts:
         """Everything about the node and the service in one round trip.
 
         `paths` are asked for existence, `read` are sglang files (`sglang/srt/…`) whose text comes
-        back. With a port, only its listeners are looked up; without, all.
+        back, and so does that of the small files in the `model` directory. With a port, only its listeners are looked up; without, all.
         """
         asked_at = self._wall()
         reply = self._call(
-            "probe", venv=venv, launcher=launcher, port=port, paths=list(paths), read=list(read)
+            "probe",
+            venv=venv,
+            launcher=launcher,
+            port=port,
+            model=model,
+            paths=list(paths),
+            read=list(read),
         )
         answered_at = self._wall()
         return replies.node_facts(reply, node=self.name, asked_at=asked_at, answered_at=answered_at)

@@ -10,7 +10,7 @@ from ddtree_ops.engine.phases import JournalLine, Load
 from ddtree_ops.model.errors import Failed, OpsError
 from ddtree_ops.model.profile import Profile
 from ddtree_ops.model.release import Gate
-from ddtree_ops.node.node import Observation
+from ddtree_ops.node.values import Observation
 from ddtree_ops.run.clock import Deadline
 from ddtree_ops.run.context import NodeRun
 
@@ -26,7 +26,7 @@ def await_ready(run: NodeRun, profile: Profile, timeout_s: float, normal: Mappin
     """
     deadline = Deadline(run.world.clock, timeout_s)
     watch = _Watch(run, profile)
-    while not watch.load.ready:
+    while True:
         observation = run.node.observe(run.cursor, port=profile.port)
         run.cursor = observation.cursor
         watch.take(observation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -47,6 +48,7 @@ def probe(node: Node, asked: Asked, patches: Path) -> NodeFacts:
         venv=profile.venv,
         launcher=profile.launcher,
         port=profile.port,
+        model=profile.model,
         paths=tuple(path for path in (profile.model, profile.drafter) if path and path.startswith("/")),
         read=needed_files(candidates, patches),
     )
@@ -127,8 +129,12 @@ def provided_by(sets: tuple[str, ...], patches: Path) -> frozenset[str]:
 
 def model_shape(facts: NodeFacts) -> ModelShape:
     """Vocabulary and context of the model, where the node could read its config.json."""
-    config = facts.model_config or {}
-    vocab, context = config.get("vocab_size"), config.get("max_position_embeddings")
+    try:
+        config = json.loads(dict(facts.model_files).get("config.json", "{}"))
+    except ValueError:
+        config = {}
+    text = config.get("text_config", config)  # models that see keep their language part there
+    vocab, context = text.get("vocab_size"), text.get("max_position_embeddings")
     return ModelShape(
         vocab=vocab if isinstance(vocab, int) else None,
         context=context if isinstance(context, int) else None,

@@ -21,7 +21,7 @@ from ddtree_ops.run.context import NodeRun
 from ddtree_ops.run.ready import await_ready, phase_seconds
 
 PROOF_TEXT = "Write a short poem about the ocean."
-LOCK_TTL_S = 3600.0
+LOCK_TTL_S = 600.0  # until the guard is armed; from then on its lease renews both
 
 
 class Stop(Exception):
@@ -98,7 +98,14 @@ def baseline(run: NodeRun, _step: PlaybookStep, timeout_s: float) -> None:
 
 def guard(run: NodeRun, _step: PlaybookStep, _timeout_s: float) -> None:
     lease_s = run.host.lease_s
-    run.node.arm(run=run.id, release=run.aim().id, previous=run.previous, lease_s=lease_s, proof=_proof(run))
+    run.node.arm(
+        run=run.id,
+        by=run.world.operator,
+        release=run.aim().id,
+        previous=run.previous,
+        lease_s=lease_s,
+        proof=_proof(run),
+    )
     run.armed = True
     run.keeper = LeaseKeeper(run.node, run=run.id, lease_s=lease_s)
     run.keeper.__enter__()
@@ -130,7 +137,7 @@ def stage(run: NodeRun, _step: PlaybookStep, _timeout_s: float) -> None:
     if not goal.reused:
         run.node.stage(goal.release, goal.unit, base=run.known().sglang.package, files=goal.tree.files)
     if not goal.release.absent_unit:
-        complaints = run.node.verify_unit(goal.id)
+        complaints = run.node.verify_unit(release=goal.id)
         if complaints:
             raise Failed(
                 "unit",

@@ -86,8 +86,11 @@ def editable_package(info: str) -> str | None:
     return root
 
 
-def verify_record(info: str, package: str) -> list[str] | None:
-    """Files below sglang/ that differ from RECORD, are gone, or are not in it; None: no RECORD."""
+def verify_record(info: str, package: str) -> dict[str, str | None] | None:
+    """Files below sglang/ that are not as RECORD says, with the sha256 that it promises; None: no RECORD.
+
+    A file that RECORD does not name has None for it, as has one whose hash is of another kind.
+    """
     try:
         with open(os.path.join(info, "RECORD"), encoding="utf-8", newline="") as file:
             rows = [row for row in csv.reader(file) if len(row) >= 2 and row[0].startswith("sglang/")]
@@ -100,7 +103,15 @@ def verify_record(info: str, package: str) -> list[str] | None:
         path for path, value in hashes.items() if value and _record_hash(package, path, value) != value
     ]
     added = [path for path in _sources_below(package) if path not in hashes]
-    return sorted(changed + added)
+    return {path: _promised(hashes.get(path, "")) for path in sorted(changed + added)}
+
+
+def _promised(value: str) -> str | None:
+    """RECORD's `sha256=…` in hexadecimal."""
+    kind, _, digest = value.partition("=")
+    if kind != "sha256":
+        return None
+    return base64.urlsafe_b64decode(digest + "=" * (-len(digest) % 4)).hex()
 
 
 def _record_hash(package: str, path: str, value: str) -> str:

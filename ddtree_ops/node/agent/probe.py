@@ -20,6 +20,9 @@ from .sglang import sglang_facts
 from .systemd import run_command
 from .units import probe_units, unit_facts
 
+MODEL_FILES = ("config.json", "chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+MODEL_FILE_BYTES = 2**20  # a tokenizer_config.json with many added tokens is some 100 KB
+
 
 def verb_probe(place: Place, request: Json) -> Json:
     asked = ask_gpus()
@@ -40,6 +43,7 @@ def verb_probe(place: Place, request: Json) -> Json:
         "engines": engines,
         "listeners": listeners_of(request.get("port"), owners),
         "paths": [[path, os.path.exists(path)] for path in request.get("paths") or []],
+        "model_files": _model_files(request.get("model") or ""),
         "lock": read_lock(place),
         "guard": shown_guard(read_guard(place)),
         "current": current,
@@ -50,6 +54,20 @@ def verb_probe(place: Place, request: Json) -> Json:
     facts["gpus"], facts["gpu_note"] = gpu_facts(asked)
     facts["now"] = time.time()
     return facts
+
+
+def _model_files(model: str) -> list[list[str]]:
+    """Name and text of the model's small files that decide prompts and sizes, those that are there."""
+    found = []
+    for name in MODEL_FILES:
+        path = os.path.join(model, name)
+        try:
+            if os.path.isabs(path) and os.path.getsize(path) <= MODEL_FILE_BYTES:
+                with open(path, encoding="utf-8") as file:
+                    found.append([name, file.read()])
+        except (OSError, ValueError):
+            continue
+    return found
 
 
 def _units(place: Place, launcher: str) -> tuple[Json, list[Json], dict[int, str]]:

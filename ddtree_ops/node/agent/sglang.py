@@ -26,7 +26,7 @@ def sglang_facts(venv: str, launcher: str, read: list[str]) -> Json:
         "package": package,
         "sources": _sources(package, modified),
         "editable": editable is not None,
-        "modified": node_files(package, modified) if package and modified else [],
+        "modified": _modified(package, modified or {}) if package else [],
         "files": node_files(package, [path for path in read if _is_below(path)]) if package else [],
         "ddtree": ddtree_kind(flags, source),
         "known_flags": sorted(flags),
@@ -36,11 +36,16 @@ def sglang_facts(venv: str, launcher: str, read: list[str]) -> Json:
     }
 
 
+def _modified(package: str, promised: dict[str, str | None]) -> list[Json]:
+    found = node_files(package, list(promised))
+    return [{**file, "recorded": promised[file["path"]]} for file in found]
+
+
 def _package_in(folders: list[str]) -> str | None:
     return next((folder for folder in folders if os.path.isdir(os.path.join(folder, "sglang"))), None)
 
 
-def _sources(package: str | None, modified: list[str] | None) -> str:
+def _sources(package: str | None, modified: dict[str, str | None] | None) -> str:
     """Patched is for the operator's side to say: it knows the patch sets."""
     if package is None:
         return "missing"
