@@ -130,7 +130,7 @@ def plan_lines(plan: Plan) -> list[str]:
     """The plan as text: what changes, the diffs, the steps with their undo."""
     if plan.unchanged:
         return [f"{plan.node}: release {plan.current} is what was asked for; nothing to do"]
-    lines = [f"{plan.node}: {plan.playbook}: release {plan.current or 'none'} → {plan.goal.id}"]
+    lines = [f"{plan.node}: {plan.playbook}: release {plan.current} → {plan.goal.id}"]
     lines += [f"  {change}" for change in plan.changes]
     lines += _diff("unit", plan.unit_diff) + _diff("sources", plan.source_diff)
     lines.append("  steps:")

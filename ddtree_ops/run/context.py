@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,6 +62,7 @@ class NodeRun:
     host: Host
     asked: Asked
     playbook: Playbook
+    links: ExitStack  # closes every link of the run
     link: SshLink
     node: Node
     id: str

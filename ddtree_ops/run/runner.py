@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
-from ddtree_ops.model.errors import Failed, OpsError, Refused, Unproven, UsageError
+from ddtree_ops.model.errors import Failed, OpsError, Refused, Unproven, Unreachable, UsageError
 from ddtree_ops.model.host import Host
 from ddtree_ops.model.plan import PlannedStep, Playbook, PlaybookStep
 from ddtree_ops.model.result import INTERRUPTED, NodeResult, Outcome
@@ -17,6 +17,7 @@ from ddtree_ops.plan.steps import CATALOGUE
 from ddtree_ops.run import resolve
 from ddtree_ops.run.context import Asked, NodeRun, World
 from ddtree_ops.run.interrupts import Interrupted
+from ddtree_ops.run.rescue import relink
 from ddtree_ops.run.steps import STEPS, Stop, release_lease
 
 
@@ -24,12 +25,14 @@ def run_playbook(world: World, host: Host, asked: Asked, playbook: Playbook) -> 
     """Takes one node through the playbook; every failure ends with the node put back and a result."""
     began = time.monotonic()
     try:
-        with world.connect(host) as link:
+        with ExitStack() as links:
+            link = links.enter_context(world.connect(host))
             run = NodeRun(
                 world=world,
                 host=host,
                 asked=asked,
                 playbook=playbook,
+                links=links,
                 link=link,
                 node=Node(host.name, link, resolve.find_service(asked, host, link)),
                 id=uuid.uuid4().hex[:12],
@@ -93,6 +96,12 @@ def _failed(run: NodeRun, done: list[PlaybookStep], cause: OpsError | Interrupte
         cause if isinstance(cause, OpsError) else Failed("interrupted", f"got {cause}, expected to finish")
     )
     run.world.screen.warn(run.name, f"{error.on(run.name)}")
+    try:
+        if isinstance(cause, Unreachable):
+            relink(run)
+    except (OpsError, Interrupted):
+        unproven = _unproven(run, error)
+        return _ended(run, Outcome.UNPROVEN, unproven.exit_code, error=unproven, failed=failed_release)
     with run.world.interrupts.shield():
         unproven = _undo(run, done)
         if failed_release is not None:

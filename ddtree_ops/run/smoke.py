@@ -11,7 +11,12 @@ from ddtree_ops.run.context import NodeRun
 
 
 def verdict(
-    run: NodeRun, profile: Profile, timeout_s: float, *, brief: bool, show: Callable[[Gate], None] | None = None
+    run: NodeRun,
+    profile: Profile,
+    timeout_s: float,
+    *,
+    brief: bool,
+    show: Callable[[Gate], None] | None = None,
 ) -> Gate:
     with run.engine(profile) as client:
         ids = client.tokenize("Write a short poem about the ocean.")
@@ -20,7 +25,9 @@ def verdict(
         client.flush_cache()
         again = client.generate_batch(prompts, Sampling(max_tokens=1))
     wrong = [i for i, (a, b) in enumerate(zip(answer.output_ids, again)) if b.output_ids[0] != a]
-    gate = Gate(name="rescore", passed=not wrong, evidence=f"{answer.text!r} wrong at {wrong[:3]}", prompt="poem")
+    gate = Gate(
+        name="rescore", passed=not wrong, evidence=f"{answer.text!r} wrong at {wrong[:3]}", prompt="poem"
+    )
     if show:
         show(gate)
     return gate

@@ -19,6 +19,7 @@ from ddtree_ops.plan.preflight import Intent, preflight, warnings
 from ddtree_ops.run import resolve, selftest, smoke
 from ddtree_ops.run.context import NodeRun
 from ddtree_ops.run.ready import await_ready, phase_seconds
+from ddtree_ops.run.rescue import await_guard
 
 PROOF_TEXT = "Write a short poem about the ocean."
 LOCK_TTL_S = 600.0  # until the guard is armed; from then on its lease renews both
@@ -68,14 +69,12 @@ def check(run: NodeRun, _step: PlaybookStep, _timeout_s: float) -> None:
 
 
 def plan(run: NodeRun, _step: PlaybookStep, _timeout_s: float) -> None:
-    facts = run.known()
     run.current = resolve.settle_current(run)
     run.goal = resolve.goal(run, run.current)
-    known = None if run.current.id not in facts.releases else run.current
     run.plan = make_plan(
-        facts=facts,
+        facts=run.known(),
         playbook=run.playbook,
-        current=known,
+        current=run.current,
         goal=run.goal,
         source_diff=unified_diff(run.goal.tree),
     )
@@ -114,14 +113,14 @@ def guard(run: NodeRun, _step: PlaybookStep, _timeout_s: float) -> None:
 def disarm(run: NodeRun, _step: PlaybookStep) -> None:
     """Ends the guard of a run that changed nothing; after an install `put_back` has concluded it."""
     if run.armed and not run.installed:
-        run.node.revert(run=run.id, by=run.world.operator, why="ended before anything was installed")
-        run.node.conclude(
-            run=run.id,
-            by=run.world.operator,
-            release=run.previous,
-            event="reverted",
-            detail={"restarted": False, "evidence": "nothing had been installed"},
+        await_guard(run)
+        reverted = run.node.revert(
+            run=run.id, by=run.world.operator, why="ended before anything was installed"
         )
+        if not reverted.by_guard:
+            _conclude(
+                run, run.previous, "reverted", {"restarted": False, "evidence": "nothing was installed"}
+            )
     release_lease(run)
     run.armed = False
 
@@ -164,6 +163,7 @@ def put_back(run: NodeRun, _step: PlaybookStep) -> None:
         return
     why = "a later step failed"
     run.world.screen.step(run.name, "revert", f"release {run.previous} back in place")
+    await_guard(run)
     reverted = run.node.revert(run=run.id, by=run.world.operator, why=why)
     release = run.current
     if reverted.by_guard or release is None:
@@ -190,6 +190,8 @@ def prove_release(run: NodeRun, release: Release, *, waits: bool) -> str:
     """Shows that a release serves; what failed before this run already may fail the same way."""
     if release.absent_unit:
         return "there was no unit before, and there is none now"
+    if not run.known().unit.running:
+        return "the service did not run before, and does not run now"
     if waits:
         await_ready(run, release.profile, release.profile.load_timeout_s, {})
     verdict = smoke.verdict(run, release.profile, 600.0, brief=True)
