@@ -100,8 +100,8 @@ def _failed(run: NodeRun, done: list[PlaybookStep], cause: OpsError | Interrupte
         if isinstance(cause, Unreachable):
             relink(run)
     except (OpsError, Interrupted):
-        unproven = _unproven(run, error)
-        return _ended(run, Outcome.UNPROVEN, unproven.exit_code, error=unproven, failed=failed_release)
+        out_of_reach = _unproven(run, error)
+        return _ended(run, Outcome.UNPROVEN, Unproven.exit_code, error=out_of_reach, failed=failed_release)
     with run.world.interrupts.shield():
         unproven = _undo(run, done)
         if failed_release is not None:
