@@ -28,13 +28,11 @@ CHUNK = 65536
 SSH_PORT = 22
 NO_SUDO = 97  # exit code of AS_ROOT where sudo would ask for a password, or is not there
 # A node in a folder of its own belongs to the login: nothing there needs root.
-AS_ROOT = (
-    "sh",
-    "-c",
+BECOME_ROOT = (
     '{ [ -n "$DDTREE_OPS_ROOT" ] || [ "$(id -u)" = 0 ]; } && exec "$@"; '
-    f'sudo -n true 2>/dev/null || exit {NO_SUDO}; exec sudo -n -- "$@"',
-    "as-root",
+    f'sudo -n true 2>/dev/null || exit {NO_SUDO}; exec sudo -n -- "$@"'
 )
+AS_ROOT = ("sh", "-c", BECOME_ROOT, "as-root")
 BY_SIGNAL = -1  # paramiko's exit status of a command that a signal ended
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # it logs tracebacks of what we map
