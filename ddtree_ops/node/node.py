@@ -62,7 +62,8 @@ class Node:
         """Everything about the node and the service in one round trip.
 
         `paths` are asked for existence, `read` are sglang files (`sglang/srt/…`) whose text comes
-        back, and so does that of the small files in the `model` directory. With a port, only its listeners are looked up; without, all.
+        back, `model` is a directory whose config.json does. With a port, only its listeners are
+        looked up; without, all.
         """
         asked_at = self._wall()
         reply = self._call(

@@ -26,7 +26,13 @@ from ddtree_ops.node.tunnel import Pipe, Tunnel
 DEFAULT_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts")
 CHUNK = 65536
 SSH_PORT = 22
-SUDO = ("sudo", "-n", "--")
+NO_SUDO = 97  # exit code of AS_ROOT where sudo would ask for a password, or is not there
+# A node in a folder of its own belongs to the login: nothing there needs root.
+BECOME_ROOT = (
+    '{ [ -n "$DDTREE_OPS_ROOT" ] || [ "$(id -u)" = 0 ]; } && exec "$@"; '
+    f'sudo -n true 2>/dev/null || exit {NO_SUDO}; exec sudo -n -- "$@"'
+)
+AS_ROOT = ("sh", "-c", BECOME_ROOT, "as-root")
 BY_SIGNAL = -1  # paramiko's exit status of a command that a signal ended
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # it logs tracebacks of what we map
@@ -100,10 +106,10 @@ class SshLink:
 
     def run(self, argv: tuple[str, ...], *, stdin: bytes = b"", timeout_s: float) -> Ran:
         """Runs argv to its end, as root where the target asks for sudo; Unreachable when it can't."""
-        prefix = SUDO if self.target.sudo and self.user != "root" else ()
-        ran = self._run((*prefix, *argv), stdin, timeout_s)
-        if prefix and ran.code in (1, 127) and not ran.stdout:
-            self._need_sudo(ran.code)
+        prefix = AS_ROOT if self.target.sudo and self.user != "root" else ()
+        ran = self._run((*prefix, *argv), argv[0], stdin, timeout_s)
+        if prefix and ran.code == NO_SUDO:
+            raise self._no_sudo()
         return ran
 
     def forward(self, port: int, host: str = "127.0.0.1") -> AbstractContextManager[int]:
@@ -119,30 +125,27 @@ class SshLink:
 
         return Tunnel(connect)
 
-    def _need_sudo(self, code: int) -> None:
-        """sudo's own failure has the same exit code as many a command's: ask it alone."""
-        if code == 127 or self._run(("sudo", "-n", "true"), b"", 30.0).code != 0:
-            raise Refused(
-                "sudo",
-                f"{self.user} can't become root without a password, expected `sudo -n true` to work",
-                hint=f"on the node, as root: echo '{self.user} ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/ddtree-ops"
-                " (or log in as root)",
-                node=self.target.name,
-            )
+    def _no_sudo(self) -> Refused:
+        rule = f"{self.user} ALL=(ALL) NOPASSWD: ALL"
+        return Refused(
+            "sudo",
+            f"{self.user} can't become root without a password, expected `sudo -n true` to work",
+            hint=f"on the node, as root: echo '{rule}' > /etc/sudoers.d/ddtree-ops; or log in as root",
+            node=self.target.name,
+        )
 
-    def _run(self, argv: tuple[str, ...], stdin: bytes, timeout_s: float) -> Ran:
+    def _run(self, argv: tuple[str, ...], name: str, stdin: bytes, timeout_s: float) -> Ran:
         with self._counting:
             self.round_trips += 1
         try:
             with contextlib.closing(self._transport().open_session(timeout=timeout_s)) as channel:
                 return _run_in(channel, shlex.join(argv), stdin, timeout_s)
         except TimeoutError as error:
-            raise self._lost(f"did not end within {timeout_s:.0f} s", argv) from error
+            raise self._lost(f"did not end within {timeout_s:.0f} s", name) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise self._lost(f"the link was lost ({error or type(error).__name__})", argv) from error
+            raise self._lost(f"the link was lost ({error or type(error).__name__})", name) from error
 
-    def _lost(self, why: str, argv: tuple[str, ...]) -> Unreachable:
-        command = next((word for word in argv if word not in SUDO), "")
+    def _lost(self, why: str, command: str) -> Unreachable:
         hint = f"look at the node, then: ddtree-ops status --host {self.target.name}"
         return Unreachable(f"command {command}", why, hint=hint, node=self.target.name)
 

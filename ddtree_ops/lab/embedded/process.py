@@ -28,21 +28,40 @@ class Command:
     ignore_errors: bool = False
 
 
-async def spawn(command: Command, on_line: Callable[[int, bytes], None]) -> asyncio.subprocess.Process:
+@dataclass(slots=True)
+class Running:
+    """A process and the task that reads what it, or a child that kept its output, prints."""
+
+    process: asyncio.subprocess.Process
+    output: asyncio.Task[None]
+
+
+async def spawn(command: Command, on_line: Callable[[int, bytes], None]) -> Running:
     """Starts a command in its own session; `on_line` gets each line that it prints."""
-    process = await asyncio.create_subprocess_exec(
-        *_with_limits(command),
-        env=command.environment,
-        cwd=command.cwd,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
-    )
-    assert process.stdout
-    pump = asyncio.get_running_loop().create_task(_pump(process.stdout, process.pid, on_line))
-    process.output = pump  # type: ignore[attr-defined]  # kept alive as long as its process
-    return process
+    reader, sink = await open_pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *_with_limits(command),
+            env=command.environment,
+            cwd=command.cwd,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+        )
+    finally:
+        os.close(sink)
+    output = asyncio.get_running_loop().create_task(_pump(reader, process.pid, on_line))
+    return Running(process, output)
+
+
+async def open_pipe() -> tuple[asyncio.StreamReader, int]:
+    """A pipe of our own: asyncio's would keep `wait` from returning while a child holds it open."""
+    source, sink = os.pipe()
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(source, "rb", 0))
+    return reader, sink
 
 
 def trouble(command: Command) -> int:

@@ -10,7 +10,15 @@ import uuid
 from collections import deque
 from pathlib import Path
 
-from ddtree_ops.lab.embedded.process import Command, group_alive, kill_marked, signal_group, spawn, trouble
+from ddtree_ops.lab.embedded.process import (
+    Command,
+    Running,
+    group_alive,
+    kill_marked,
+    signal_group,
+    spawn,
+    trouble,
+)
 from ddtree_ops.lab.embedded.unit import Unit, World
 from ddtree_ops.lab.embedded.unitfile import (
     INFINITY,
@@ -35,7 +43,7 @@ class Service(Unit):
         self.main_code = 0  # 1 exited, 2 killed, as in ExecMainCode
         self.main_status = 0
         self.main_started = 0.0
-        self._main: asyncio.subprocess.Process | None = None
+        self._main: Running | None = None
         self._groups: list[int] = []
         self._starts: deque[float] = deque()
         self._watcher: asyncio.Task[None] | None = None
@@ -101,6 +109,11 @@ class Service(Unit):
         return False
 
     async def _bring_up(self) -> bool:
+        if not self._environment_readable():
+            self.say(f"{self.name}: Failed to load environment files: No such file or directory")
+            self.result = "resources"
+            await self._fallen()
+            return False
         if not await self._run_all("ExecStartPre"):
             await self._fallen()
             return False
@@ -132,11 +145,11 @@ class Service(Unit):
 
     async def _watch_main(self) -> None:
         assert self._main
-        await self._main.wait()
+        await self._main.process.wait()
         if self._stopping:
             return
         await self._output_read()
-        self._note_exit(self._main.returncode or 0)
+        self._note_exit(self._main.process.returncode or 0)
         await self._terminate()
         await self._fallen()
 
@@ -196,15 +209,15 @@ class Service(Unit):
             self._note_exit(bad)
             return False
         self._main = await spawn(command, self.log)
-        self.main_pid = self._main.pid
-        self._groups.append(self._main.pid)
+        self.main_pid = self._main.process.pid
+        self._groups.append(self._main.process.pid)
         return True
 
     async def _run_all(self, key: str, *, main: bool = False) -> bool:
         for command in self._commands(key):
             if main:
                 started = await self._spawn_main(command)
-                code = await self._main.wait() if started and self._main else self.main_status
+                code = await self._main.process.wait() if started and self._main else self.main_status
                 await self._output_read()
                 if started:
                     self._note_exit(code, quiet=code == 0)
@@ -218,9 +231,10 @@ class Service(Unit):
     async def _run_control(self, command: Command) -> int:
         bad = trouble(command)
         if not bad:
-            process = await spawn(command, self.log)
-            self._groups.append(process.pid)
-            bad = await process.wait()
+            running = await spawn(command, self.log)
+            self._groups.append(running.process.pid)
+            bad = await running.process.wait()
+            await asyncio.wait([running.output], timeout=0.2)
         if bad and not command.ignore_errors and not self._stopping:
             self.say(f"{self.name}: Control process exited, code=exited, status={bad}{_named(bad)}")
             self.result = "signal" if bad < 0 else "exit-code"
@@ -246,9 +260,9 @@ class Service(Unit):
         """KillSignal= to the main process (all, for control-group), SIGKILL when TimeoutStopSec= is over."""
         mode = self.file.get("Service", "KillMode", "control-group")
         number = getattr(signal, self.file.get("Service", "KillSignal", "SIGTERM"), signal.SIGTERM)
-        if self._main and self._main.returncode is None:
+        if self._main and self._main.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                self._main.send_signal(number)
+                self._main.process.send_signal(number)
         if mode == "control-group":
             self.kill(number)
         if not await self._gone(everything=mode == "control-group"):
@@ -256,7 +270,7 @@ class Service(Unit):
             self.say(f"{self.name}: State 'stop-sigterm' timed out. Killing.")
         self._kill_all()
         if self._main:
-            code = await self._main.wait()
+            code = await self._main.process.wait()
             await self._output_read()
             if self._stopping:
                 self._note_exit(code)
@@ -264,7 +278,7 @@ class Service(Unit):
     async def _gone(self, *, everything: bool) -> bool:
         limit = self.file.span("Service", "TimeoutStopSec", 90.0)
         deadline = time.monotonic() + limit
-        while (self._main and self._main.returncode is None) or (everything and self._any_left()):
+        while (self._main and self._main.process.returncode is None) or (everything and self._any_left()):
             if time.monotonic() > deadline:
                 return False
             await asyncio.sleep(0.01)
@@ -282,9 +296,8 @@ class Service(Unit):
 
     async def _output_read(self) -> None:
         """Waits a moment for the rest of the main process's output, which children may hold open."""
-        pump = getattr(self._main, "output", None)
-        if pump:
-            await asyncio.wait([pump], timeout=0.2)
+        if self._main:
+            await asyncio.wait([self._main.output], timeout=0.2)
 
     def _watch(self, what: object) -> None:
         self._watcher = asyncio.get_running_loop().create_task(what)  # type: ignore[arg-type]
@@ -319,6 +332,10 @@ class Service(Unit):
                     )
                 )
         return commands
+
+    def _environment_readable(self) -> bool:
+        paths = self.file.all("Service", "EnvironmentFile")
+        return all(path.startswith("-") or Path(path).is_file() for path in paths)
 
     def _environment(self) -> dict[str, str]:
         environment = self.world.environment | {"INVOCATION_ID": self.invocation}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import asyncssh
 
-from ddtree_ops.lab.embedded.process import base_environment, signal_group
+from ddtree_ops.lab.embedded.process import base_environment, group_alive, open_pipe, signal_group
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -101,34 +101,43 @@ class SshFront:
 
     async def _session(self, process: asyncssh.SSHServerProcess[bytes]) -> None:
         home = self._root / "root"
-        child = await asyncio.create_subprocess_exec(
-            *("/bin/sh", *(("-c", process.command) if process.command else ("-i",))),
-            env=base_environment(self._root)
-            | {"HOME": str(home), "USER": process.get_extra_info("username")},
-            cwd=home,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-        self._sessions.add(child.pid)
+        user = {"HOME": str(home), "USER": str(process.get_extra_info("username"))}
+        (out, out_sink), (err, err_sink) = await open_pipe(), await open_pipe()
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *("/bin/sh", *(("-c", process.command) if process.command else ())),
+                env=base_environment(self._root) | user,
+                cwd=home,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=out_sink,
+                stderr=err_sink,
+                start_new_session=True,
+            )
+        finally:
+            os.close(out_sink)
+            os.close(err_sink)
         assert child.stdin
-        assert child.stdout
-        assert child.stderr
+        self._sessions.add(child.pid)
         feed = asyncio.create_task(_feed(process.stdin, child.stdin))
         drains = [
-            asyncio.create_task(_drain(child.stdout, process.stdout)),
-            asyncio.create_task(_drain(child.stderr, process.stderr)),
+            asyncio.create_task(_drain(*pair)) for pair in ((out, process.stdout), (err, process.stderr))
         ]
-        code = await child.wait()
+        code = await _exit_code(child)
         await asyncio.wait(drains, timeout=1)
         feed.cancel()
-        if not _group_lives(child.pid):
+        if not group_alive(child.pid):
             self._sessions.discard(child.pid)
         if code < 0:
             process.exit_with_signal(signal.Signals(-code).name[3:])
         else:
             process.exit(code)
+
+
+async def _exit_code(child: asyncio.subprocess.Process) -> int:
+    """As soon as the child is gone; asyncio's own wait would stay until its stdin is closed as well."""
+    while child.returncode is None:
+        await asyncio.sleep(0.002)
+    return child.returncode
 
 
 async def _feed(source: asyncssh.SSHReader[bytes], child: asyncio.StreamWriter) -> None:
@@ -145,11 +154,3 @@ async def _drain(child: asyncio.StreamReader, sink: asyncssh.SSHWriter[bytes]) -
         while data := await child.read(65536):
             sink.write(data)
             await sink.drain()
-
-
-def _group_lives(pid: int) -> bool:
-    try:
-        os.killpg(pid, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fnmatch
 import json
 import signal
 from collections.abc import Awaitable, Callable
@@ -37,7 +38,7 @@ async def systemctl(manager: Manager, argv: list[str], answer: Answer) -> int:
 
 async def _show(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
     wanted = [name for value in options.all("-p", "--property") for name in value.split(",")]
-    for index, name in enumerate(names):
+    for index, name in enumerate(_matching(manager, names)):
         if index:
             answer.out("")
         for key, value in properties(manager, manager.unit(name)).items():
@@ -97,7 +98,7 @@ async def _reload(manager: Manager, names: list[str], options: Options, answer: 
 
 async def _reset_failed(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
     for name in names or list(manager.units):
-        if name not in manager.units and not (manager.unit_dir / name).exists():
+        if manager.unit(name).file.path is None and manager.unit(name).active == "inactive":
             raise NoSuchUnit(f"Unit {name} not loaded.", 1)
         manager.unit(name).reset_failed()
     return 0
@@ -252,6 +253,20 @@ _VERBS: dict[str, Verb] = {
     "status": _status,
     "reboot": _reboot,
 }
+
+
+def _matching(manager: Manager, names: list[str]) -> list[str]:
+    """The names, with patterns replaced by the loaded units that they match."""
+    found: list[str] = []
+    for name in names:
+        if set(name) & set("*?["):
+            loaded = (
+                unit.name for unit in manager.units.values() if unit.file.path or unit.active != "inactive"
+            )
+            found += sorted(fnmatch.filter(loaded, name))
+        else:
+            found.append(name)
+    return found
 
 
 def _full(name: str) -> str:

@@ -24,6 +24,7 @@ _CHOICES = {
     ("Service", "KillMode"): ("kill mode", {"control-group", "mixed", "process", "none"}),
 }
 INFINITY = float("inf")
+_PIECE = re.compile(r"\\x[0-9a-fA-F]{2}|\\[0-7]{3}|\\.|.", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,30 +126,23 @@ def parse(text: str, path: str) -> tuple[list[Line], list[Complaint]]:
 def split_words(text: str) -> list[str] | None:
     """Words with systemd's quotes and C escapes; None when a quote stays open."""
     words: list[str] = []
-    word: list[str] | None = None
+    word: str | None = None
     quote = ""
-    escaped = False
-    for char in text:
-        if escaped:
-            word, escaped = [*(word or []), _ESCAPES.get(char, "\\" + char)], False
-        elif char == "\\":
-            escaped = True
+    for piece in _PIECE.findall(text):
+        if piece.startswith("\\") and len(piece) > 1:
+            word = (word or "") + _unescape(piece[1:])
         elif quote:
-            if char == quote:
-                quote = ""
-            else:
-                word = [*(word or []), char]
-        elif char in "\"'" and not word:
-            quote, word = char, []
-        elif char.isspace():
-            if word is not None:
-                words.append("".join(word))
+            quote, word = ("", word) if piece == quote else (quote, (word or "") + piece)
+        elif piece in ("'", '"') and word is None:
+            quote, word = piece, ""
+        elif piece.isspace():
+            words += [] if word is None else [word]
             word = None
         else:
-            word = [*(word or []), char]
+            word = (word or "") + piece
     if quote:
         return None
-    return words if word is None else [*words, "".join(word)]
+    return words if word is None else [*words, word]
 
 
 def seconds(text: str) -> float | None:
@@ -295,6 +289,12 @@ def _whole_unit(unit: UnitFile) -> list[Complaint]:
     if name.endswith(".timer") and not timer:
         return [Complaint(text=f"{name}: Timer unit lacks value setting. Refusing.", fatal=True)]
     return []
+
+
+def _unescape(code: str) -> str:
+    if len(code) == 3:
+        return chr(int(code[1:], 16) if code[0] == "x" else int(code, 8))
+    return _ESCAPES.get(code, "\\" + code)
 
 
 def _specifiers(word: str, unit: str) -> str:

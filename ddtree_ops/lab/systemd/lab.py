@@ -49,7 +49,9 @@ def install_packages() -> None:
         return
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     for words in (("update",), ("install", "-y", "--no-install-recommends", *_PACKAGES)):
-        done = subprocess.run(("apt-get", "-qq", *words), env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ("apt-get", "-qq", *words), env=environment, capture_output=True, text=True, check=False
+        )
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise Failed("lab", f"apt-get {words[0]}: {last}", hint=f"apt-get install {' '.join(_PACKAGES)}")
@@ -107,7 +109,11 @@ class SystemdLab(Lab):
         self, name: str, argv: tuple[str, ...], *, stdin: bytes = b""
     ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            (str(_SCRIPT), "in", name, *argv), input=stdin, capture_output=True, check=False, env=self._environment()
+            (str(_SCRIPT), "in", name, *argv),
+            input=stdin,
+            capture_output=True,
+            check=False,
+            env=self._environment(),
         )
 
     def files(self, name: str) -> Path:
@@ -152,11 +158,17 @@ class SystemdLab(Lab):
         return pid.exists() and Path(f"/proc/{pid.read_text().strip()}").exists()
 
     def _environment(self, **settings: str) -> dict[str, str]:
-        return os.environ | {"LAB_STATE": str(self.state), "PATH": f"{os.environ['PATH']}:{_SEARCH}"} | settings
+        return (
+            os.environ | {"LAB_STATE": str(self.state), "PATH": f"{os.environ['PATH']}:{_SEARCH}"} | settings
+        )
 
     def _call(self, *words: str, **settings: str) -> None:
         done = subprocess.run(
-            (str(_SCRIPT), *words), capture_output=True, text=True, check=False, env=self._environment(**settings)
+            (str(_SCRIPT), *words),
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self._environment(**settings),
         )
         if done.returncode:
             raise Failed("lab", f"{words[0]}: {done.stderr.strip()}", hint="ddtree-ops lab down")

@@ -202,7 +202,7 @@ def _reverted_before(place: Place, run: str, ended: Json | None) -> Json:
     assert ended is not None
     detail = ended["detail"]
     return {
-        "release": str(detail.get("to") or link_name(place.current) or "0"),
+        "release": ended["release"],
         "restarted": bool(detail.get("restarted")),
         "by_guard": ended["by"] == "guard",
         "event": ended["event"],

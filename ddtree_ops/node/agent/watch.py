@@ -45,12 +45,12 @@ def watch(place: Place) -> None:
         detail = {
             **verdict,
             "why": guard["why"],
-            "to": guard["previous"],
+            "failed_release": guard["release"],
             "restarted": restarted,
             "seconds": round(time.monotonic() - started, 1),
         }
         event = "reverted" if verdict["proven"] else "unproven"
-        append_once(place, entry_of(guard["run"], BY_GUARD, event, guard["release"], detail))
+        append_once(place, entry_of(guard["run"], BY_GUARD, event, guard["previous"], detail))
         disarm(place)
 
 
