@@ -11,8 +11,8 @@ import typer
 
 from ddtree_ops.cli import options as opt
 from ddtree_ops.cli.output import print_json
-from ddtree_ops.cli.world import lab_of
 from ddtree_ops.lab.hosts import Kind, Lab, LabHost
+from ddtree_ops.lab.kinds import open_lab
 from ddtree_ops.lab.systemd.lab import why_not
 from ddtree_ops.model.errors import UsageError
 
@@ -33,7 +33,7 @@ def up(
     chosen = kind or (Kind.EMBEDDED if why_not() else Kind.SYSTEMD)
     if kind is None and chosen is Kind.EMBEDDED:
         print(f"lab: embedded nodes with a stand-in for systemd, since {why_not()}", file=sys.stderr)
-    lab = lab_of(chosen)
+    lab = open_lab(chosen)
     _show(lab.up(count), json)
     print(f"lab: inventory {lab.inventory}", file=sys.stderr)
 
@@ -42,13 +42,13 @@ def up(
 def down(kind: KindOption = None) -> None:
     """End every process and remove every file of the lab's nodes."""
     for each in _kinds(kind):
-        lab_of(each).down()
+        open_lab(each).down()
 
 
 @app.command()
 def status(kind: KindOption = None, json: opt.Json = False) -> None:
     """List the nodes that are up."""
-    _show(tuple(host for each in _kinds(kind) for host in lab_of(each).status()), json)
+    _show(tuple(host for each in _kinds(kind) for host in open_lab(each).status()), json)
 
 
 @app.command()
@@ -67,11 +67,11 @@ def ssh(
 
 def _find(name: str) -> tuple[Lab, LabHost]:
     for kind in Kind:
-        lab = lab_of(kind)
+        lab = open_lab(kind)
         for host in lab.status():
             if host.name == name:
                 return lab, host
-    known = ", ".join(host.name for kind in Kind for host in lab_of(kind).status()) or "none"
+    known = ", ".join(host.name for kind in Kind for host in open_lab(kind).status()) or "none"
     raise UsageError("lab", f"got node {name!r}, expected one of: {known}", hint="ddtree-ops lab up")
 
 

@@ -11,10 +11,8 @@ from pathlib import Path
 
 from ddtree_ops.config.inventory import Inventory, parse_inventory
 from ddtree_ops.config.playbook import parse_playbook
-from ddtree_ops.lab.embedded.lab import EmbeddedLab
-from ddtree_ops.lab.hosts import Kind, Lab, state_directory
-from ddtree_ops.lab.image import cache_directory
-from ddtree_ops.lab.systemd.lab import SystemdLab
+from ddtree_ops.lab.hosts import Kind
+from ddtree_ops.lab.kinds import open_lab
 from ddtree_ops.model.errors import UsageError
 from ddtree_ops.model.host import Host
 from ddtree_ops.model.plan import Playbook
@@ -132,12 +130,6 @@ def _home(path: str | None) -> str | None:
     return None if path is None else str(Path(path).expanduser())
 
 
-def lab_of(kind: Kind) -> Lab:
-    """The lab of one kind, up or not."""
-    make = EmbeddedLab if kind is Kind.EMBEDDED else SystemdLab
-    return make(state_directory(kind), cache_directory())
-
-
 def _lab_inventory(name: str) -> Inventory | None:
     """The inventory of the lab that has a node or group of this name; None when none has.
 
@@ -145,9 +137,9 @@ def _lab_inventory(name: str) -> Inventory | None:
     their own, which this process enters for the rest of its life.
     """
     if name == LAB:
-        lab_of(Kind.EMBEDDED).up()
+        open_lab(Kind.EMBEDDED).up()
     for kind in Kind:
-        lab = lab_of(kind)
+        lab = open_lab(kind)
         if not lab.inventory.is_file():
             continue
         inventory = parse_inventory(read(lab.inventory, "inventory"), str(lab.inventory))

@@ -51,7 +51,6 @@ def verb_probe(place: Place, request: Json) -> Json:
         "releases": list_releases(place),
         "manifest": read_manifest(place, current) if current else None,
     }
-    facts["model_config"] = model_config(request.get("model"))
     facts["gpus"], facts["gpu_note"] = gpu_facts(asked)
     facts["now"] = time.time()
     return facts
@@ -87,15 +86,6 @@ def machine_facts() -> Json:
         "user": _user(),
         "root": os.geteuid() == 0 or node_root() != "/",
     }
-
-
-def model_config(model: str | None) -> Json | None:
-    """config.json of a model directory; None where there is none that can be read."""
-    try:
-        config = read_json(os.path.join(model, "config.json")) if model and os.path.isabs(model) else None
-    except (OSError, Problem):
-        return None
-    return config if isinstance(config, dict) else None
 
 
 def _user() -> str:
