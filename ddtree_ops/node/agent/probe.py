@@ -9,7 +9,7 @@ import socket
 import time
 
 from .base import Json, Place, Problem, node_root
-from .files import link_name, read_json
+from .files import link_name
 from .gpus import ask_gpus, gpu_facts
 from .guard import read_guard, shown_guard
 from .lock import read_lock
