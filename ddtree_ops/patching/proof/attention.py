@@ -35,6 +35,7 @@ class Tree:
         self.spec = Loose(speculative_num_steps=1, speculative_eagle_topk=4)
         self.settings = _settings(self.spec)
         self.module = stand_ins.install(self.roots, {"sglang.srt.runtime_context": self.settings})
+        self.sizing = widths.Sizing(self.roots, self.settings)
         self.kernel = shared.Kernel()
 
 
@@ -43,18 +44,12 @@ class Engine:
 
     def __init__(self, tree: Tree, block: int, budget: int, device: str, dtype: torch.dtype) -> None:
         self.tree, self.block, self.budget, self.device, self.dtype = tree, block, budget, device, dtype
-        self.graph_width, self.refuses = self.sized(is_draft=False)
-
-    def sized(self, *, is_draft: bool) -> tuple[int, bool]:
-        """(tokens a request has in captured graphs, whether passes of another width stay out of them)."""
-        self.tree.spec.speculative_num_draft_tokens = self.block
-        return widths.captured(
-            self.tree.roots, self.arguments(), self.block, self.tree.settings, is_draft=is_draft
-        )
+        tree.spec.speculative_num_draft_tokens = block
+        self.graph_width = tree.sizing.captured(self.arguments(), block)
 
     def for_graphs(self, width: int) -> Engine:
         """The engine whose graphs a pass of this width runs in: itself, unless it would run eagerly."""
-        if not self.refuses or self.graph_width == width:
+        if not self.tree.sizing.refuses or self.graph_width == width:
             return self
         return Engine(self.tree, width, self.budget, self.device, self.dtype)
 
@@ -353,6 +348,15 @@ class _Translator:
         for request, length in zip(req_pool_indices.tolist(), seq_lens.tolist()):
             out[at : at + length] = self.slots[request, :length]
             at += length
+
+    def build_index_table(self, *, req_pool_indices: Any, **_: Any) -> Loose:
+        return Loose(ids=self.slots, row_ids=req_pool_indices, row_stride=self.slots.stride(0), entry_page_size=1)
+
+    def index_table_for_batch(self, batch: Any) -> Loose:
+        return self.build_index_table(req_pool_indices=batch.req_pool_indices)
+
+    def make_capture_tables(self, *_: Any, **__: Any) -> None:
+        return None
 
     def pack_read_stream(self, plan: Any, **given: Any) -> None:
         del plan

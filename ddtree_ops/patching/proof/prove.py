@@ -43,7 +43,15 @@ def document(
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", module="triton")  # the interpreter computes masked-off lanes too
     tally, bad = Tally(), 0
-    cases = list(generate(count, budgets, seed=seed, heads=SMALL if device == "cpu" else REAL, batches=batches))
+    cases = list(
+        generate(
+            count,
+            budgets,
+            seed=seed,
+            heads=SMALL if device == "cpu" else REAL,
+            **({"batches": batches} if batches else {}),
+        )
+    )
     for one in verdicts(Tree(trees), cases, block=block, device=device, dtype=dtype):
         tally.add(one)
         bad += bool(one.wrong)

@@ -35,7 +35,6 @@ TAKEN = {
     "sglang.srt.model_executor.forward_batch_info": ("ForwardMode",),
     "sglang.srt.configs.model_config": ("AttentionArch",),
     "sglang.srt.layers.radix_attention": ("AttentionType",),
-    "sglang.srt.speculative.eagle_utils": ("TreeMaskMode", "default_tree_mask_mode"),
 }
 
 
@@ -111,6 +110,14 @@ class StandIn(types.ModuleType):
         return value
 
 
+class TreeMaskMode(enum.IntEnum):
+    """SGLang's mask layouts; the Triton backend reads whole rows, prefix included."""
+
+    FULL_MASK = 0
+    QLEN_ONLY = 1
+    QLEN_ONLY_BITPACKING = 2
+
+
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Answers every import below `sglang` (and of what its kernels would import) from one tree."""
 
@@ -154,7 +161,7 @@ def definitions(file: Path, names: Sequence[str], also: dict[str, Any] | None = 
     """Classes and functions of a file, executed without the rest of it; absent ones are left out."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     wanted = [node for node in tree.body if getattr(node, "name", None) in names]
-    space: dict[str, Any] = {**vars(typing), **vars(enum), "SILENT": SILENT, "_is_cpu": False, **(also or {})}
+    space: dict[str, Any] = {**vars(typing), **vars(enum), "SILENT": SILENT, **(also or {})}
     space["__name__"] = "sglang_taken"
     future = ast.parse("from __future__ import annotations").body
     exec(compile(ast.Module([*future, *wanted], []), str(file), "exec"), space)
@@ -189,5 +196,9 @@ def _platform() -> dict[str, dict[str, Any]]:
         "sglang.srt.environ": {"envs": Environment()},
         "sglang.srt.utils.common": asked,
         "sgl_kernel.utils": {"is_arch_support_pdl": lambda: False},
+        "sglang.srt.speculative.eagle_utils": {
+            "TreeMaskMode": TreeMaskMode,
+            "default_tree_mask_mode": lambda: TreeMaskMode.FULL_MASK,
+        },
         "sglang.srt.layers.dp_attention": {"get_attention_tp_size": lambda: 1},
     }

@@ -17,6 +17,7 @@ RUNNERS = (
 MODEL_RUNNER = "sglang/srt/model_executor/model_runner.py"
 SPEC_UTILS = "sglang/srt/speculative/spec_utils.py"
 NAMES = ("captured_req_width", "num_tokens_per_bs")
+METHODS = ("decode_num_tokens_per_bs", "decode_num_tokens_per_req")
 CHECK = "spec_info.num_tokens_per_req != self.captured_req_width"
 
 
@@ -38,24 +39,28 @@ class _Names(dict[str, Any]):
         return __builtins__[name] if isinstance(__builtins__, dict) and name in __builtins__ else SILENT
 
 
-def captured(
-    roots: Sequence[Path], arguments: Any, block: int, settings: dict[str, Any], *, is_draft: bool = False
-) -> tuple[int, bool]:
-    """(tokens a request has in captured graphs, whether another width is refused), from the tree's runner.
+class Sizing:
+    """The statements of a tree that decide how many tokens a request has in captured graphs."""
 
-    `settings` answers what later releases ask their runtime context for.
-    """
-    file = next(found for name in RUNNERS if (found := source(roots, name)))
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    statements, name = _sizing(tree)
-    runner = _runner(roots, arguments, settings, is_draft)
-    this = SimpleNamespace(
-        model_runner=runner, speculative_num_draft_tokens=block, is_dllm=False, device="cpu", dllm_config=None
-    )
-    code = compile(ast.Module(statements, []), str(file), "exec")
-    exec(code, {}, _Names(self=this, model_runner=runner))
-    compared = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Compare)}
-    return int(getattr(this, name)), CHECK in compared
+    def __init__(self, roots: Sequence[Path], settings: dict[str, Any]) -> None:
+        """`settings` answers what later releases ask their runtime context for."""
+        file = next(found for name in RUNNERS if (found := source(roots, name)))
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        statements, self.name = _sizing(tree)
+        self.code = compile(ast.Module(statements, []), str(file), "exec")
+        self.refuses = any(isinstance(node, ast.Compare) and ast.unparse(node) == CHECK for node in ast.walk(tree))
+        self.methods = _methods(roots, settings)
+
+    def captured(self, arguments: Any, block: int, *, is_draft: bool = False) -> int:
+        """Tokens a request has in the graphs of the target's runner, or of the draft's."""
+        runner = SimpleNamespace(server_args=arguments, is_draft_worker=is_draft, spec_algorithm=Algorithm())
+        for name, method in self.methods.items():
+            setattr(runner, name, lambda _method=method, **given: _method(runner, **given))
+        this = SimpleNamespace(
+            model_runner=runner, speculative_num_draft_tokens=block, is_dllm=False, device="cpu", dllm_config=None
+        )
+        exec(self.code, {}, _Names(self=this, model_runner=runner))
+        return int(getattr(this, self.name))
 
 
 def _sizing(tree: ast.Module) -> tuple[list[ast.stmt], str]:
@@ -76,23 +81,13 @@ def _assigns(statement: ast.stmt, name: str) -> bool:
     )
 
 
-def _runner(roots: Sequence[Path], arguments: Any, settings: dict[str, Any], is_draft: bool) -> Any:
-    """A model runner with the methods of the tree's own that size a decode batch."""
-    runner = SimpleNamespace(server_args=arguments, is_draft_worker=is_draft, spec_algorithm=Algorithm())
-    for name in ("decode_num_tokens_per_bs", "decode_num_tokens_per_req"):
-        if method := _method(roots, name, settings):
-            setattr(runner, name, lambda _method=method, **given: _method(runner, **given))
-    return runner
-
-
-def _method(roots: Sequence[Path], name: str, settings: dict[str, Any]) -> Any:
+def _methods(roots: Sequence[Path], settings: dict[str, Any]) -> dict[str, Any]:
+    """The model runner's own methods that size a decode batch, where the release has them."""
     file, utils = source(roots, MODEL_RUNNER), source(roots, SPEC_UTILS)
     tree = ast.parse(file.read_text(encoding="utf-8") if file else "")
-    methods = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
-    if not methods:
-        return None
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in METHODS]
     helper = definitions(utils, ["resolve_num_tokens_per_req"], settings) if utils else {}
     space: dict[str, Any] = {**settings, **helper, "Optional": SILENT, "DllmConfig": SILENT}
     future = ast.parse("from __future__ import annotations").body
-    exec(compile(ast.Module([*future, methods[0]], []), MODEL_RUNNER, "exec"), space)
-    return space[name]
+    exec(compile(ast.Module([*future, *found], []), MODEL_RUNNER, "exec"), space)
+    return {node.name: space[node.name] for node in found}
