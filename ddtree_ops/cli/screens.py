@@ -54,6 +54,9 @@ class PlainScreen:
     def warn(self, node: str, text: str) -> None:
         _line(f"{node}: warning: {text}")
 
+    def close(self) -> None:
+        pass
+
 
 class LiveScreen:
     """Finished steps scroll up with their time; the one that goes on has a spinner and its progress."""
@@ -93,6 +96,9 @@ class LiveScreen:
     def warn(self, node: str, text: str) -> None:
         self._console.print(f"[yellow]{escape(node)}: warning: {escape(text)}[/]")
 
+    def close(self) -> None:
+        self._settle()
+
     def _busy(self, node: str, text: str) -> str:
         return f"[bold]{escape(node)}[/] {self._step}: {escape(text or self._summary)}"
 
@@ -106,11 +112,25 @@ class LiveScreen:
         self._console.print(f"[green]✓[/] {self._step:<10} {escape(self._summary)} [dim]{seconds:.1f} s[/]")
 
 
+class PlanKeeper:
+    """Another screen, and the plans that were shown on it, by node."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self.plans: dict[str, Plan] = {}
+        self.ask, self.step, self.progress = screen.ask, screen.step, screen.progress
+        self.gate, self.note, self.warn, self.close = screen.gate, screen.note, screen.warn, screen.close
+
+    def plan(self, plan: Plan) -> None:
+        self.plans[plan.node] = plan
+        self._screen.plan(plan)
+
+
 def plan_lines(plan: Plan) -> list[str]:
     """The plan as text: what changes, the diffs, the steps with their undo."""
     if plan.unchanged:
         return [f"{plan.node}: release {plan.current} is what was asked for; nothing to do"]
-    lines = [f"{plan.node}: {plan.playbook}: release {plan.current or 'none'} → {plan.goal.id}"]
+    lines = [f"{plan.node}: {plan.playbook}: release {plan.current} → {plan.goal.id}"]
     lines += [f"  {change}" for change in plan.changes]
     lines += _diff("unit", plan.unit_diff) + _diff("sources", plan.source_diff)
     lines.append("  steps:")

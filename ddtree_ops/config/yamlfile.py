@@ -28,7 +28,7 @@ def parse(text: str, file: str) -> CommentedMap:
     if document is None:
         return CommentedMap()
     if not isinstance(document, CommentedMap):
-        raise UsageError(f"{file}:1", f"got a {type(document).__name__}, expected a mapping of keys")
+        raise UsageError(f"{file}:1", "got a list or a single value, expected a mapping of keys")
     return document
 
 

@@ -53,7 +53,7 @@ class Plan:
 
     node: str
     playbook: str
-    current: str | None
+    current: str  # release ids, as is the goal's
     goal: Goal
     changes: tuple[str, ...]  # one line each: what differs between the node and the goal
     unit_diff: str

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ddtree_ops.model.facts import Listener, Unit
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalLine:
@@ -29,15 +31,6 @@ class Proof:
     text: str = ""
     tokens: int = 16
     deadline_s: float = 1800.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proven:
-    """Whether the guard could show that the restored release answers as it should, and why not."""
-
-    proven: bool
-    evidence: str
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,3 +62,14 @@ class Reverted:
     by_guard: bool = False  # the guard had been here first, and has concluded
     event: str = ""  # with by_guard: "reverted" | "unproven"
     evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One look at a service: its unit, what its journal said since the last look, its port."""
+
+    unit: Unit
+    lines: tuple[JournalLine, ...]
+    cursor: str  # for the next look
+    listeners: tuple[Listener, ...] = ()  # of the port asked about
+    skipped: int = 0  # lines left out, when more came than one look carries

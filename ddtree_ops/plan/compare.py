@@ -13,13 +13,12 @@ from ddtree_ops.model.release import Release
 UNSHOWN = {"name", "unit_lines", "patches"}
 
 
-def goal_changes(facts: NodeFacts, current: Release | None, goal: Goal) -> tuple[str, ...]:
+def goal_changes(facts: NodeFacts, current: Release, goal: Goal) -> tuple[str, ...]:
     """One line for each difference; empty when the node runs the goal already."""
     lines: list[str] = []
-    if current is None or current.fingerprint != goal.release.fingerprint:
-        if current is not None:
-            lines += profile_changes(current.profile, goal.release.profile)
-            lines += _sources(current, goal.release)
+    if current.fingerprint != goal.release.fingerprint:
+        lines += profile_changes(current.profile, goal.release.profile)
+        lines += _sources(current, goal.release)
         lines = lines or ["unit or sources differ"]
     if not facts.unit.running:
         lines.append(f"service: {facts.unit.active} → active")

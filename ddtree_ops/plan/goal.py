@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from jinja2 import Environment, StrictUndefined
 
@@ -14,6 +14,7 @@ from ddtree_ops.model.patch import PatchedTree
 from ddtree_ops.model.plan import Goal
 from ddtree_ops.model.profile import Profile
 from ddtree_ops.model.release import FOUND, AppliedPatch, Release
+from ddtree_ops.patching.apply import digest
 
 ANY = "*"  # stands for the release's id while two goals are compared
 
@@ -33,18 +34,18 @@ def build_goal(
     tree: PatchedTree,
     launch: Launch,
     template: str,
+    release_id: str,
     by: str,
     created: str,
     accepted: tuple[str, ...] = (),
 ) -> Goal:
-    """The release that this profile and tree make on this node, under the node's next free id.
+    """The release that this profile and tree make on this node, under the id given.
 
     `template` is the text of engine.service.j2. Raises jinja2.UndefinedError when the template
     names a value that does not exist.
     """
     anonymous = render_unit(template, facts, profile, launch, ANY)
     patches = tuple(AppliedPatch(name=name, digest=digest(tree)) for name in tree.sets)
-    release_id = next_id(facts.releases)
     unit = render_unit(template, facts, profile, launch, release_id)
     release = Release(
         id=release_id,
@@ -98,27 +99,15 @@ def render_unit(template: str, facts: NodeFacts, profile: Profile, launch: Launc
     inherited = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = f"{site}:{inherited}" if inherited else site
     jinja = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
-    return (
-        jinja.from_string(template).render(
-            release=release,
-            profile=profile,
-            exec_start=" ".join(quote_word(word) for word in argv),
-            environment=sorted(environment.items()),
-            quoted=quote_word,
-            lines=lambda section: [line for where, line in profile.unit_lines if where == section],
-        )
-        + "\n"
+    text = jinja.from_string(template).render(
+        release=release,
+        profile=profile,
+        exec_start=" ".join(quote_word(word) for word in argv),
+        environment=sorted(environment.items()),
+        quoted=quote_word,
+        lines=lambda section: [line for where, line in profile.unit_lines if where == section],
     )
-
-
-def digest(tree: PatchedTree) -> str:
-    """sha256 over the path and text of every file that differs from its base."""
-    return _sha256(*(part for file in tree.files for part in (file.path, file.after)))
-
-
-def renumbered(goal: Goal, release_id: str, unit: str) -> Goal:
-    """The same goal under another id, with the unit text rendered for it."""
-    return replace(goal, release=replace(goal.release, id=release_id, unit_sha256=_sha256(unit)), unit=unit)
+    return text.rstrip("\n") + "\n"
 
 
 def _sha256(*parts: str) -> str:

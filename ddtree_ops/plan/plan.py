@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from ddtree_ops.model.facts import NodeFacts
 from ddtree_ops.model.plan import Goal, Plan, PlannedStep, Playbook, PlaybookStep
-from ddtree_ops.model.release import FOUND, Release
+from ddtree_ops.model.release import Release
 from ddtree_ops.plan.compare import goal_changes, text_diff
 from ddtree_ops.plan.steps import CATALOGUE
 
 
 def make_plan(
-    *, facts: NodeFacts, playbook: Playbook, current: Release | None, goal: Goal, source_diff: str
+    *, facts: NodeFacts, playbook: Playbook, current: Release, goal: Goal, source_diff: str
 ) -> Plan:
-    """The plan that takes the node from `current` (None: never seen before) to `goal`."""
-    changes = goal_changes(facts, current, goal)
-    here = current.id if current is not None else FOUND
+    """The plan that takes the node from `current` to `goal`."""
+    here = current.id
     words = {"goal": goal.id, "current": here, "service": goal.release.profile.unit}
     return Plan(
         node=facts.node,
         playbook=playbook.name,
-        current=current.id if current is not None else None,
+        current=here,
         goal=goal,
-        changes=changes,
+        changes=goal_changes(facts, current, goal),
         unit_diff=text_diff(facts.unit.text or "", goal.unit, f"release {here}", f"release {goal.id}"),
         source_diff=source_diff,
         steps=tuple(_planned(step, words) for step in playbook.steps),

@@ -52,7 +52,7 @@ SPECS = (
     StepSpec(
         name="install",
         summary="put release {goal}'s unit in place, daemon-reload",
-        needs=("stage",),
+        needs=("guard", "stage"),
         undo="release {current} back in place, restarted, ready and smoked",
     ),
     StepSpec(name="restart", summary="restart {service}", needs=("install",), timeout_s=120),
