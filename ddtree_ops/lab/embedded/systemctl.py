@@ -38,6 +38,8 @@ async def systemctl(manager: Manager, argv: list[str], answer: Answer) -> int:
 
 async def _show(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
     wanted = [name for value in options.all("-p", "--property") for name in value.split(",")]
+    if not names:
+        answer.out(f"Version={VERSION.split(' ', 1)[1]}")
     for index, name in enumerate(_matching(manager, names)):
         if index:
             answer.out("")
