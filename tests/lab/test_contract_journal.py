@@ -79,7 +79,7 @@ def test_a_cursor_gives_what_came_after_it_and_nothing_twice(node: Node) -> None
 
 
 def test_the_last_lines_come_oldest_first(node: Node) -> None:
-    node.unit("j6.service", prints("for i in 1 2 3 4 5; do echo line $$i; done; sleep 0.2"))
+    node.unit("j6.service", prints("sleep 0.2; for i in 1 2 3 4 5; do echo line $$i; done; sleep 0.2"))
     node.sh("systemctl", "start", "j6")
     eventually(lambda: node.messages("j6", "-n", "4")[:2], ["line 4", "line 5"])
     assert node.messages("j6", "--lines=0") == []
@@ -134,7 +134,7 @@ def test_nothing_found_is_said_or_kept_quiet(node: Node) -> None:
 def test_following_shows_new_lines_at_once(node: Node) -> None:
     node.unit("j11.service", "[Service]\nExecStart=/bin/sh -c 'sleep 1; echo late; sleep 100'\n")
     node.sh("systemctl", "start", "--no-block", "j11")
-    done = node.shell("timeout 5 journalctl -f -o cat -u j11 -n 0 | grep -m1 late")
+    done = node.shell("timeout 2 journalctl -f -o cat -u j11 -n 0 | grep -m1 late")
     assert done.out == "late\n"
 
 
@@ -156,7 +156,7 @@ def test_verify_names_unknown_keys_on_stderr_and_still_exits_0(node: Node) -> No
         f"{path}:7: Failed to parse service restart specifier, ignoring: sometimes",
         f"{path}:8: Failed to parse service type, ignoring: weird",
         f"{path}:9: Missing '=', ignoring line.",
-        f"{path}:10: Failed to parse kill mode specifier, ignoring: soft",
+        f"{path}:10: Failed to parse kill mode specification, ignoring: soft",
         f"{path}:11: Failed to parse resource value, ignoring: many",
         f"{path}:12: Unknown section 'Weird'. Ignoring.",
     ]

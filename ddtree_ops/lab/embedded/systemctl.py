@@ -277,7 +277,13 @@ def _full(name: str) -> str:
 
 def _complaint(verb: str, names: list[str], error: NoSuchUnit) -> str:
     first = _full(names[0]) if names else ""
-    return f"Failed to {'reset failed state of unit' if verb == 'reset-failed' else verb} {first}: {error}"
+    done = "reset failed state of unit" if verb == "reset-failed" else verb
+    advice = (
+        f"\nSee system logs and 'systemctl status {first}' for details."
+        if "bad unit file" in str(error)
+        else ""
+    )
+    return f"Failed to {done} {first}: {error}{advice}"
 
 
 def _why(manager: Manager, name: str) -> str:
