@@ -115,7 +115,7 @@ up() {
     "$LAB_STATE" "$LAB_STATE" >> "$LAB_STATE"/ssh_config
   # the cgroup is joined before the exec, so nothing starts outside it
   setsid unshare --mount --net --propagation private bash -c 'mkdir -p "$LAB_STATE/cg"; mount -t cgroup2 none "$LAB_STATE/cg"
-    mkdir -p "$LAB_STATE/cg/$1/sup"; echo $$ > "$LAB_STATE/cg/$1/sup/cgroup.procs"; umount "$LAB_STATE/cg"; exec "$2" _supervise' \
+    mkdir -p "$LAB_STATE/cg/$1/sup"; echo $$ > "$LAB_STATE/cg/$1/sup/cgroup.procs"; umount "$LAB_STATE/cg"; exec bash "$2" _supervise' \
     _ "$CG" "$SELF" </dev/null > "$LAB_STATE"/supervisor.log 2>&1 &
   echo $! > "$LAB_STATE"/pid; disown
   deadline=$((SECONDS + LAB_BOOT_TIMEOUT))
