@@ -19,6 +19,11 @@ class Heads:
     key: int  # dimensions of a query or key
     value: int  # dimensions of a value
 
+    @property
+    def group(self) -> int:
+        """Query heads that share a key-value head."""
+        return self.query // self.kv
+
 
 # (shape, how often): each program of an interpreted kernel takes milliseconds, MLA's the most
 SMALL = (

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import triton
 
 from .attention import Engine, Tree
 from .cases import REAL, SMALL, Case, generate
 from .compare import verdict
 from .outcome import Tally, Verdict
+from .selftest import machine
 
 
 def verdicts(
@@ -39,9 +38,7 @@ def document(
     batches: Sequence[int] = (),
     until_wrong: int = 0,
 ) -> dict[str, Any]:
-    """Runs `count` cases and gives the JSON of `patch prove`; `until_wrong` stops early once so many failed."""
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", module="triton")  # the interpreter computes masked-off lanes too
+    """The JSON of `patch prove` over `count` cases; `until_wrong` stops once so many had wrong rows."""
     tally, bad = Tally(), 0
     cases = list(
         generate(
@@ -61,8 +58,6 @@ def document(
         **tally.document(),
         "budgets": list(budgets),
         "block": block,
-        "device": torch.cuda.get_device_name(0) if device == "cuda" else "cpu, interpreted",
         "dtype": dtype,
-        "torch": torch.__version__,
-        "triton": triton.__version__,
+        **machine(device),
     }
