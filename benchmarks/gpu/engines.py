@@ -37,7 +37,9 @@ class Cell:
     def name(self) -> str:
         shape = f"b{self.budget}c{self.cap}" if self.kind == "tree" else self.kind
         parts = [self.pair, shape, "graph" if self.graphs else "eager"]
-        return "-".join(parts + ([f"tp{self.tp}"] if self.tp > 1 else []) + [x.strip("-") for x in self.extra])
+        return "-".join(
+            parts + ([f"tp{self.tp}"] if self.tp > 1 else []) + [x.strip("-") for x in self.extra]
+        )
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,12 @@ def command(cell: Cell, setup: Setup, port: int) -> list[str]:
     if cell.kind != "plain":
         words += ["--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", str(home / "draft")]
     if cell.kind == "tree":
-        words += ["--speculative-ddtree-budget", str(cell.budget), "--speculative-ddtree-topk-cap", str(cell.cap)]
+        words += [
+            "--speculative-ddtree-budget",
+            str(cell.budget),
+            "--speculative-ddtree-topk-cap",
+            str(cell.cap),
+        ]
     return words if cell.graphs else [*words, "--disable-cuda-graph"]
 
 
@@ -122,7 +129,11 @@ def start(cells: list[Cell], setup: Setup, gpus: int = 1, base_port: int = 31000
         log = setup.logs / f"{cell.name}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                command(cell, setup, port), stdout=out, stderr=subprocess.STDOUT, start_new_session=True, env=env
+                command(cell, setup, port),
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=env,
             )
         servers.append(Server(cell=cell, port=port, process=process, log=log))
     return servers
@@ -134,7 +145,10 @@ def wait(servers: list[Server], limit_s: float) -> list[Server]:
     while left and time.monotonic() < deadline:
         for server in list(left):
             if server.process.poll() is not None:
-                print(f"## {server.cell.name} ended with {server.process.returncode}\n{server.tail()}", flush=True)
+                print(
+                    f"## {server.cell.name} ended with {server.process.returncode}\n{server.tail()}",
+                    flush=True,
+                )
                 left.remove(server)
             elif _answers(server):
                 server.up_s = time.monotonic() - server.started
@@ -192,9 +206,13 @@ def setup_of(args: Any) -> Setup:
 
 def add_arguments(parser: Any) -> None:
     """What every script here takes."""
-    parser.add_argument("--pair", action="append", required=True, help="NAME=DIR with target/ and draft/ in it")
+    parser.add_argument(
+        "--pair", action="append", required=True, help="NAME=DIR with target/ and draft/ in it"
+    )
     parser.add_argument("--stock", required=True, help="PYTHONPATH of an unpatched sglang")
-    parser.add_argument("--patched", required=True, help="PYTHONPATH of the tree with patch set ddtree-engine")
+    parser.add_argument(
+        "--patched", required=True, help="PYTHONPATH of the tree with patch set ddtree-engine"
+    )
     parser.add_argument("--logs", default="logs", help="directory for the servers' logs")
     parser.add_argument("--out", default="result.json", help="where the figures go")
     parser.add_argument("--gpus", type=int, default=1)

@@ -36,7 +36,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--cells", required=True, help="e.g. plain,chain,7x1,16x4 (budget x cap)")
     parser.add_argument("--graphs", default="on", help="on, off or on,off")
     parser.add_argument("--batches", default="1,16")
-    parser.add_argument("--prompts", type=int, default=0, help="pieces of library source; 0: the pair's own prompts")
+    parser.add_argument(
+        "--prompts", type=int, default=0, help="pieces of library source; 0: the pair's own prompts"
+    )
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--wave", type=int, default=12, help="servers at once")
     parser.add_argument("--alone", action="store_true", help="one server at work at a time: for step times")
@@ -56,18 +58,24 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
                     found.append(Cell(pair=pair, kind=word, graphs=graphs == "on"))
                 else:
                     budget, cap = word.split("x")
-                    found.append(Cell(pair=pair, kind="tree", budget=int(budget), cap=int(cap), graphs=graphs == "on"))
+                    found.append(
+                        Cell(pair=pair, kind="tree", budget=int(budget), cap=int(cap), graphs=graphs == "on")
+                    )
     return found
 
 
-def _wave(cells: list[Cell], setup: Setup, prompts: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+def _wave(
+    cells: list[Cell], setup: Setup, prompts: dict[str, Any], args: argparse.Namespace
+) -> dict[str, Any]:
     began = time.monotonic()
     servers = start(cells, setup, args.gpus)
     try:
         up = wait(servers, args.up_s)
         print(f"# {len(up)} of {len(servers)} servers up in {time.monotonic() - began:.0f} s", flush=True)
         with ThreadPoolExecutor(1 if args.alone else max(1, len(up))) as pool:
-            found = pool.map(lambda server: (server.cell.name, measure(server, prompts[server.cell.pair], args)), up)
+            found = pool.map(
+                lambda server: (server.cell.name, measure(server, prompts[server.cell.pair], args)), up
+            )
             return dict(found)
     finally:
         stop(servers)
@@ -94,9 +102,15 @@ def _figures(replies: list[Any], seconds: float) -> dict[str, Any]:
     metas = [reply["meta_info"] for reply in replies]
     steps = [meta.get("spec_verify_ct") for meta in metas]
     tokens = sum(meta["completion_tokens"] for meta in metas)
-    figures = {"ids": [ids_of(reply) for reply in replies], "tok_s": round(tokens / seconds, 1), "seconds": seconds}
+    figures = {
+        "ids": [ids_of(reply) for reply in replies],
+        "tok_s": round(tokens / seconds, 1),
+        "seconds": seconds,
+    }
     if all(steps):
-        figures["accept"] = statistics.mean(m["completion_tokens"] / s for m, s in zip(metas, steps, strict=True))
+        figures["accept"] = statistics.mean(
+            m["completion_tokens"] / s for m, s in zip(metas, steps, strict=True)
+        )
         figures["steps"] = steps
         figures["ms_step"] = 1e3 * seconds / sum(steps)
         figures["ddtree"] = metas[0].get("ddtree")

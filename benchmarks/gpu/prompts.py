@@ -18,9 +18,22 @@ def library(pair: Path, count: int, seed: int = 7, low: int = 16, high: int = 96
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(pair / "target" / "tokenizer.json"))
-    names = ["argparse", "ast", "configparser", "csv", "datetime", "difflib", "inspect", "optparse", "pprint", "typing"]
+    names = [
+        "argparse",
+        "ast",
+        "configparser",
+        "csv",
+        "datetime",
+        "difflib",
+        "inspect",
+        "optparse",
+        "pprint",
+        "typing",
+    ]
     home = Path(sysconfig.get_path("stdlib"))
-    text = "\n".join((home / f"{name}.py").read_text(errors="ignore") for name in names if (home / f"{name}.py").exists())
+    text = "\n".join(
+        (home / f"{name}.py").read_text(errors="ignore") for name in names if (home / f"{name}.py").exists()
+    )
     ids = tokenizer.encode(text).ids
     draw = random.Random(seed)
     pieces = []

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -14,19 +15,18 @@ pytest.importorskip("triton", reason="needs the [proof] extra: torch and triton"
 
 from ddtree_ops.patching.proof import attention, compare, prove, selftest  # noqa: E402 - after the skip
 from ddtree_ops.patching.proof.bundle import script  # noqa: E402
-from ddtree_ops.patching.proof.cases import SMALL, Case  # noqa: E402
+from ddtree_ops.patching.proof.cases import SMALL, Case, known_fault  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::RuntimeWarning", "ignore::UserWarning", "ignore::DeprecationWarning"
 )
 
-BUSHY = (-1, *((node - 1) // 2 for node in range(1, 17)))
-
 
 def fault(mode: str = "eager", budget: int = 16) -> Case:
-    """Two requests, the second with half its tree padded."""
-    half = (*BUSHY[:9], *(-1 for _ in range(8)))
-    return Case(mode, budget, 4, (5, 20), (BUSHY[: budget + 1], half[: budget + 1]), SMALL[1][0], seed=3)
+    """The known fault's batch in another mode, or its trees cut to a smaller budget."""
+    known = known_fault()
+    trees = tuple(tree[: budget + 1] for tree in known.trees)
+    return replace(known, mode=mode, budget=budget, trees=trees)
 
 
 def verdict(roots, case: Case, block: int = 8):

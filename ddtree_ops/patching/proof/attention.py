@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from . import shared, stand_ins, widths
-from .cases import Case, Heads, ancestors
+from .cases import Case, Heads
 
-CONTEXT = 512
+CONTEXT = 1024
 
 
 class Loose(SimpleNamespace):
@@ -97,14 +97,14 @@ class Seen:
 
 def draw(case: Case, engine: Engine) -> Tensors:
     """Random inputs; values of tree tokens are larger, so that one column too many shows."""
-    rng = torch.Generator().manual_seed(case.seed)
+    rng = torch.Generator(engine.device).manual_seed(case.seed)
     heads, width = case.heads, case.width
     total = sum(case.prefixes)
     widest = 2 * max(width, engine.block, engine.graph_width)  # room for widths that are mistaken
     room = (case.batch + case.padded) * widest
 
     def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=rng).to(engine.dtype).to(engine.device)
+        return torch.randn(*shape, generator=rng, device=engine.device).to(engine.dtype)
 
     key = normal(room, heads.kv, heads.key)
     pool_key = normal(total + 9, heads.kv, heads.key)
@@ -112,7 +112,8 @@ def draw(case: Case, engine: Engine) -> Tensors:
     value = key[..., : heads.value].contiguous() if mla else 4 * normal(room, heads.kv, heads.value)
     pool_value = pool_key[..., : heads.value] if mla else normal(total + 9, heads.kv, heads.value)
     slots = torch.zeros(case.batch + 1, CONTEXT + width, dtype=torch.int32)
-    free = torch.randperm(total + 8, generator=rng)[:total] + 1
+    order = torch.Generator().manual_seed(case.seed)
+    free = torch.randperm(total + 8, generator=order)[:total] + 1
     at = 0
     for request, prefix in enumerate(case.prefixes):
         slots[request + 1, :prefix] = free[at : at + prefix].int()
@@ -133,11 +134,12 @@ def mask_of(case: Case) -> torch.Tensor:
     """The flat mask of the batch: every row sees its prefix and its ancestors."""
     parts = []
     for prefix, parents in zip(case.prefixes, case.trees, strict=True):
-        rows = torch.zeros(case.width, prefix + case.width, dtype=torch.bool)
-        rows[:, :prefix] = True
-        seen = [(node, prefix + other) for node, others in enumerate(ancestors(parents)) for other in others]
-        rows[tuple(torch.tensor(seen).T)] = True
-        parts.append(rows.flatten())
+        tree = torch.eye(case.width, dtype=torch.bool)
+        for node, parent in enumerate(parents):
+            if parent >= 0:
+                tree[node] |= tree[parent]
+        seen = torch.ones(case.width, prefix, dtype=torch.bool)
+        parts.append(torch.cat([seen, tree], 1).flatten())
     return torch.cat(parts)
 
 
@@ -168,7 +170,7 @@ def prepare_graph(engine: Engine, backend: Any, case: Case, tensors: Tensors, ba
     if case.mode == "capture":
         metadata(backend, batch, capturing=True)
         return
-    metadata(backend, dummy_of(engine, held), capturing=True)
+    metadata(backend, dummy_of(engine, tensors, held), capturing=True)
     captured = backend.forward_metadata
     other = batch_of(engine, case, tensors, mask_of(_shuffled(case)).to(engine.device), tensors.lengths)
     for one in (pad(other, case), pad(batch, case)):
@@ -313,7 +315,7 @@ def batch_of(
     )
 
 
-def dummy_of(engine: Engine, held: int) -> Loose:
+def dummy_of(engine: Engine, tensors: Tensors, held: int) -> Loose:
     """The batch that a runner captures with: slot 0, one token of prefix, a mask of ones."""
     width = engine.graph_width
     ones = torch.ones((held + held * width) * width, dtype=torch.bool, device=engine.device)
@@ -325,6 +327,7 @@ def dummy_of(engine: Engine, held: int) -> Loose:
         req_pool_indices=zeros,
         forward_mode=engine.tree.module.ForwardMode.TARGET_VERIFY,
         spec_info=Loose(custom_mask=ones, draft_token_num=width, num_tokens_per_req=width),
+        token_to_kv_pool=_pool(tensors),
     )
 
 

@@ -48,7 +48,7 @@ def capture(engine: Engine, case: Case, tensors: Tensors) -> Captured:
     backend = attention.backend_of(engine, case, tensors)
     held = case.batch + case.padded
     backend.init_cuda_graph_state(held, held * engine.graph_width)
-    dummy = attention.dummy_of(engine, held)
+    dummy = attention.dummy_of(engine, tensors, held)
     attention.metadata(backend, dummy, capturing=True)
     given: dict[str, Any] = {}
     side = torch.cuda.Stream()

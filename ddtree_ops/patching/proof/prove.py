@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .attention import Engine, Tree
-from .cases import REAL, SMALL, Case, generate
+from .cases import REAL, SMALL, Case, generate, known_fault
 from .compare import verdict
 from .outcome import Tally, Verdict
 from .selftest import machine
@@ -60,4 +60,16 @@ def document(
         "block": block,
         "dtype": dtype,
         **machine(device),
+    }
+
+
+def beside(folder: Path, budgets: Sequence[int], count: int) -> dict[str, Any]:
+    """A release's `stock` tree on the known batch, and its `patched` files on many cases, both on a CPU."""
+    stock, patched = folder / "stock", folder / "patched"
+    known = Tally()
+    for one in verdicts(Tree([stock]), [known_fault()], block=8):
+        known.add(one)
+    return {
+        "stock": {**known.document(), "findings": []},
+        "patched": document([patched, stock], budgets=budgets, count=count),
     }

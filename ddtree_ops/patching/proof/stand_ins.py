@@ -99,7 +99,6 @@ class Environment:
 class StandIn(types.ModuleType):
     """A module whose missing names are stand-ins: classes where the name looks like one."""
 
-
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.__path__: list[str] = []
