@@ -90,7 +90,7 @@ def _build(image: Path, wheel: Path) -> None:
     if _REFERENCE.is_dir():
         no_models = shutil.ignore_patterns("models", "__pycache__")
         shutil.copytree(_REFERENCE, site / "reference_engine", ignore=no_models)
-        for model in (_REFERENCE / "models").iterdir():
+        for model in sorted((_REFERENCE / "models").glob("*")):
             if model.is_dir():
                 shutil.copytree(model, models / model.name)
 

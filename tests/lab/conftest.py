@@ -41,6 +41,7 @@ class Node:
     loop: asyncio.AbstractEventLoop
     units: list[str] = field(default_factory=list)
     _link: asyncssh.SSHClientConnection | None = None
+    link_errors = (asyncssh.Error, ConnectionError)
 
     def sh(self, *argv: str, stdin: str = "", timeout: float = _WAIT_S) -> Done:
         """Runs argv on the node over SSH."""
@@ -95,13 +96,14 @@ class Node:
         return [entry["MESSAGE"] for entry in self.journal(unit, *options)]
 
     def clean(self) -> None:
+        """Ends and removes the test's units."""
+        names = " ".join(self.units)
+        if not names:
+            return
+        self.shell(f"systemctl kill -s KILL {names}; systemctl stop {names}; systemctl reset-failed {names}")
         for name in self.units:
-            self.sh("systemctl", "disable", name)
-            self.sh("systemctl", "stop", name)
-            (self.file("/etc/systemd/system") / name).unlink(missing_ok=True)
-        self.sh("systemctl", "daemon-reload")
-        for name in self.units:
-            self.sh("systemctl", "reset-failed", name)
+            for path in self.file("/etc/systemd/system").glob(f"**/{name}"):
+                path.unlink()
         self.units.clear()
 
     async def _run(self, line: str, stdin: str) -> Done:

@@ -162,7 +162,7 @@ class Manager:
                 self.submit(name, "start")
 
     async def _trigger(self, name: str) -> None:
-        with contextlib.suppress(NoSuchUnit, asyncio.CancelledError):
+        with contextlib.suppress(NoSuchUnit):
             await self.submit(name, "start").done.wait()
 
     def _new_world(self) -> World:

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
 
 from ddtree_ops.lab.embedded.answer import Answer
@@ -109,8 +110,8 @@ class NodeServer:
                 return 1
         return 0
 
-    def _later(self, what: object) -> None:
-        task = asyncio.get_running_loop().create_task(what)  # type: ignore[arg-type]
+    def _later(self, what: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(what)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

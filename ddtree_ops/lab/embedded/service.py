@@ -8,6 +8,7 @@ import signal
 import time
 import uuid
 from collections import deque
+from collections.abc import Coroutine
 from pathlib import Path
 
 from ddtree_ops.lab.embedded.process import (
@@ -299,8 +300,8 @@ class Service(Unit):
         if self._main:
             await asyncio.wait([self._main.output], timeout=0.2)
 
-    def _watch(self, what: object) -> None:
-        self._watcher = asyncio.get_running_loop().create_task(what)  # type: ignore[arg-type]
+    def _watch(self, what: Coroutine[None, None, None]) -> None:
+        self._watcher = asyncio.get_running_loop().create_task(what)
 
     async def _end_watcher(self) -> None:
         watcher, self._watcher = self._watcher, None

@@ -38,6 +38,8 @@ async def systemctl(manager: Manager, argv: list[str], answer: Answer) -> int:
 
 async def _show(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
     wanted = [name for value in options.all("-p", "--property") for name in value.split(",")]
+    if not names:
+        answer.out(f"Version={VERSION.split(' ', 1)[1]}")
     for index, name in enumerate(_matching(manager, names)):
         if index:
             answer.out("")
@@ -275,7 +277,13 @@ def _full(name: str) -> str:
 
 def _complaint(verb: str, names: list[str], error: NoSuchUnit) -> str:
     first = _full(names[0]) if names else ""
-    return f"Failed to {'reset failed state of unit' if verb == 'reset-failed' else verb} {first}: {error}"
+    done = "reset failed state of unit" if verb == "reset-failed" else verb
+    advice = (
+        f"\nSee system logs and 'systemctl status {first}' for details."
+        if "bad unit file" in str(error)
+        else ""
+    )
+    return f"Failed to {done} {first}: {error}{advice}"
 
 
 def _why(manager: Manager, name: str) -> str:

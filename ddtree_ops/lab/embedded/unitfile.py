@@ -21,7 +21,7 @@ _CHOICES = {
         "service restart specifier",
         {"no", "always", "on-success", "on-failure", "on-abnormal", "on-abort", "on-watchdog"},
     ),
-    ("Service", "KillMode"): ("kill mode", {"control-group", "mixed", "process", "none"}),
+    ("Service", "KillMode"): ("kill mode specification", {"control-group", "mixed", "process", "none"}),
 }
 INFINITY = float("inf")
 _PIECE = re.compile(r"\\x[0-9a-fA-F]{2}|\\[0-7]{3}|\\.|.", re.DOTALL)

@@ -92,7 +92,8 @@ supervise() { # in its own mount and network namespace, in the lab's cgroup: all
           --network-namespace-path="/run/netns/$n" --resolv-conf=off --timezone=off --link-journal=no \
           --console=read-only --kill-signal=SIGRTMIN+3 ${bind[@]+"${bind[@]}"} ) || rc=$?
       if [ -e "$LAB_STATE/$n.reset" ]; then rm -f "$LAB_STATE/$n.reset"; elif [ $rc != 133 ]; then break; fi
-      find "/sys/fs/cgroup/$CG/$n" -mindepth 1 -depth -type d -exec rmdir {} +
+      # the killed are gone a moment after their leader
+      for ((t = 0; t < 200; t++)); do find "/sys/fs/cgroup/$CG/$n" -mindepth 1 -depth -type d -exec rmdir {} + 2>/dev/null && break; sleep 0.05; done
     done </dev/null >> "$LAB_STATE/$n.console" 2>&1 &
   done
   wait
@@ -114,7 +115,7 @@ up() {
     "$LAB_STATE" "$LAB_STATE" >> "$LAB_STATE"/ssh_config
   # the cgroup is joined before the exec, so nothing starts outside it
   setsid unshare --mount --net --propagation private bash -c 'mkdir -p "$LAB_STATE/cg"; mount -t cgroup2 none "$LAB_STATE/cg"
-    mkdir -p "$LAB_STATE/cg/$1/sup"; echo $$ > "$LAB_STATE/cg/$1/sup/cgroup.procs"; umount "$LAB_STATE/cg"; exec "$2" _supervise' \
+    mkdir -p "$LAB_STATE/cg/$1/sup"; echo $$ > "$LAB_STATE/cg/$1/sup/cgroup.procs"; umount "$LAB_STATE/cg"; exec bash "$2" _supervise' \
     _ "$CG" "$SELF" </dev/null > "$LAB_STATE"/supervisor.log 2>&1 &
   echo $! > "$LAB_STATE"/pid; disown
   deadline=$((SECONDS + LAB_BOOT_TIMEOUT))

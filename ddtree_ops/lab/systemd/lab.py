@@ -18,7 +18,7 @@ from ddtree_ops.lab.image import base_prefix, node_image
 from ddtree_ops.lab.node import write_inventory, write_unit
 from ddtree_ops.model.errors import Failed, Refused
 
-_SCRIPT = Path(__file__).with_name("hosts.sh")
+_SCRIPT = ("bash", str(Path(__file__).with_name("hosts.sh")))
 _COMMANDS = ("systemd-nspawn", "sshd", "ip", "unshare", "nsenter", "ssh-keygen", "sudo", "dbus-daemon")
 _PACKAGES = (
     *("systemd", "systemd-sysv", "systemd-container", "libpam-systemd", "dbus"),
@@ -109,7 +109,7 @@ class SystemdLab(Lab):
         self, name: str, argv: tuple[str, ...], *, stdin: bytes = b""
     ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            (str(_SCRIPT), "in", name, *argv),
+            (*_SCRIPT, "in", name, *argv),
             input=stdin,
             capture_output=True,
             check=False,
@@ -122,7 +122,7 @@ class SystemdLab(Lab):
         return Path(f"/proc/{supervisor}/root{self.state}/w/{name}/root")
 
     def operator(self, argv: tuple[str, ...]) -> tuple[str, ...]:
-        return ("env", f"LAB_STATE={self.state}", str(_SCRIPT), "exec", *argv)
+        return ("env", f"LAB_STATE={self.state}", *_SCRIPT, "exec", *argv)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -164,7 +164,7 @@ class SystemdLab(Lab):
 
     def _call(self, *words: str, **settings: str) -> None:
         done = subprocess.run(
-            (str(_SCRIPT), *words),
+            (*_SCRIPT, *words),
             capture_output=True,
             text=True,
             check=False,
