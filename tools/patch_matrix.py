@@ -23,9 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
 from packaging.version import Version
 
 from ddtree_ops.cli.sources import wheel
@@ -36,6 +33,7 @@ from ddtree_ops.patching.patchset import names_in
 from ddtree_ops.patching.recognise import State, recognise
 from ddtree_ops.patching.source import Source, open_source
 
+ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "patch-matrix.md"
 SETS = ROOT / "patches"
 PROVED = "graph-width"  # includes verify-width

@@ -81,7 +81,7 @@ def _page(document: dict[str, Any]) -> str:
         "",
         f"torch {document['torch']}, triton {document['triton']}, {document['capability']}.",
         "The release's own Triton backend and kernel against float64: eager, with capture's metadata, and",
-        "CUDA graphs replayed with changing trees, prefixes and inputs. By `benchmarks/gpu/selftest_h200.py`.",
+        "CUDA graphs replayed with changing trees, prefixes, inputs. By `benchmarks/gpu/selftest_h200.py`.",
         "",
         "| | cases | rows | wrong rows | never written | refused |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
