@@ -16,6 +16,7 @@ from ddtree_ops.measure.record import append_line, mend, read_lines, samples_csv
 from ddtree_ops.model.errors import Failed, Refused, UsageError
 from ddtree_ops.model.facts import Gpu
 
+SIMULATED = [("3.5", True), ("yes", True), ("0", False), ("-1", False), ("", False)]
 SAMPLE = Sample(index=0, prompt="a", start=0.0, outcome=Outcome.OK, tokens=3, arrivals=((0.5, 1), (1.5, 3)))
 
 
