@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import resource
+from dataclasses import replace
 
 import pytest
 
@@ -129,9 +130,9 @@ def test_simulated_acceptance_is_refused(value, refused):
 
 def test_gpu_readings_are_summed_up_by_gpu():
     """Two readings of one GPU make one line with their spread."""
-    readings = [
-        [Gpu(index=0, name="H200", arch="sm_90", driver="1", memory_total_mib=10, memory_used_mib=5, link="none",
-             sm_clock_mhz=clock, power_w=None)] for clock in (1000, 2000)
-    ]  # fmt: skip
+    gpu = Gpu(
+        index=0, name="H200", arch="sm_90", driver="1", memory_total_mib=10, memory_used_mib=5, link="none"
+    )
+    readings = [[replace(gpu, sm_clock_mhz=clock)] for clock in (1000, 2000)]
     (load,) = gpu_loads(readings)
     assert (load.sm_clock_mhz.mean, load.power_w, load.memory_used_mib.high) == (1500, None, 5)
