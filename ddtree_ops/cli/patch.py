@@ -11,6 +11,7 @@ import typer
 
 from ddtree_ops.cli import options as opt
 from ddtree_ops.cli.output import print_json
+from ddtree_ops.cli.prove import proven
 from ddtree_ops.cli.session import sessions
 from ddtree_ops.cli.sources import source_of
 from ddtree_ops.cli.world import shipped
@@ -131,3 +132,40 @@ def _print_state(where: str, state: TreeState) -> None:
         print(f"  {file.path}: {file.state}{sets}{f', lines {lines}' if lines else ''} {file.note}".rstrip())
     for one in state.sets:
         print(f"  {one.name}: {one.fit}{f': {one.detail}' if one.detail else ''}")
+
+
+Budgets = Annotated[str, typer.Option("--budget", help="Budgets, comma-separated.")]
+Cases = Annotated[int, typer.Option("--cases", min=1, help="Random trees to prove.")]
+
+
+@app.command()
+def prove(
+    sglang: Version = None,
+    tree: Tree = None,
+    budget: Budgets = "16",
+    patches: opt.Patches = None,
+    cases: Cases = 60,
+    json: opt.Json = False,
+) -> None:
+    """Run the real, patched attention of an SGLang on random trees, and compare every row with float64."""
+    names = opt.patch_names(patches)
+    names = DEFAULT_SETS if names is None else names
+    document = proven(source_of(sglang, tree), names, budget, cases)
+    code = 0 if document["passed"] else 1
+    if json:
+        print_json(document | {"exit_code": code})
+    else:
+        _print_proof(document, names)
+    raise typer.Exit(code)
+
+
+def _print_proof(document: dict[str, Any], names: tuple[str, ...]) -> None:
+    for finding in document["findings"][:1]:
+        print(finding.get("picture") or finding.get("error") or "")
+    for cause in document["causes"]:
+        print(f"{cause['cases']} cases: {cause['text']}")
+    print(
+        f"{'passed' if document['passed'] else 'FAILED'}: sets {', '.join(names) or 'none'}: "
+        f"{document['cases']} cases, {document['rows']} rows, {document['wrong_rows']} wrong, "
+        f"{document['unwritten_rows']} of them never written"
+    )

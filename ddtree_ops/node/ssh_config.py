@@ -17,7 +17,7 @@ def read_ssh_config(path: str | None, *, home: Path | None = None, system: Path 
     home = home or Path.home()
     if path is not None:
         given = Path(path).expanduser()
-        if not given.is_file():
+        if not given.exists() or given.is_dir():
             raise UsageError(str(given), "no such file, expected an ssh_config", hint="correct ssh_config")
         return _expanded(given, home / ".ssh", home, ())
     own = _expanded(home / ".ssh/config", home / ".ssh", home, ())

@@ -92,7 +92,8 @@ supervise() { # in its own mount and network namespace, in the lab's cgroup: all
           --network-namespace-path="/run/netns/$n" --resolv-conf=off --timezone=off --link-journal=no \
           --console=read-only --kill-signal=SIGRTMIN+3 ${bind[@]+"${bind[@]}"} ) || rc=$?
       if [ -e "$LAB_STATE/$n.reset" ]; then rm -f "$LAB_STATE/$n.reset"; elif [ $rc != 133 ]; then break; fi
-      until find "/sys/fs/cgroup/$CG/$n" -mindepth 1 -depth -type d -exec rmdir {} +; do sleep 0.02; done
+      # the killed are gone a moment after their leader
+      for ((t = 0; t < 200; t++)); do find "/sys/fs/cgroup/$CG/$n" -mindepth 1 -depth -type d -exec rmdir {} + 2>/dev/null && break; sleep 0.05; done
     done </dev/null >> "$LAB_STATE/$n.console" 2>&1 &
   done
   wait
