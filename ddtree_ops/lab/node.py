@@ -1,4 +1,4 @@
-"""What a lab node looks like before the tool ever touched it: a unit written by hand, and its inventory entry."""
+"""A lab node before the tool ever touched it: a unit written by hand, and its inventory entry."""
 
 from __future__ import annotations
 

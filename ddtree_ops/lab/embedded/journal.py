@@ -58,7 +58,7 @@ class Journal:
 
 
 def split_output(held: bytes, data: bytes) -> tuple[list[bytes], bytes]:
-    """Whole lines of a unit's output, and the piece that waits for its end; long lines are cut as journald does."""
+    """Whole lines of a unit's output, and the piece that waits for its end; cut where journald cuts."""
     *lines, rest = (held + data).split(b"\n")
     while len(rest) > _LONGEST:
         lines.append(rest[:_LONGEST])
