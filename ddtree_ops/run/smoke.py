@@ -113,7 +113,7 @@ class _Session:
             return None
 
     def _rescored(self, request: SmokeRequest) -> RescoreVerdict:
-        """The answer's first tokens against plain prefill; the cache is emptied first, for it keeps faults."""
+        """The answer's first tokens against plain prefill, from an empty cache: it keeps faults."""
         self.run.world.screen.progress(self.run.name, f"{request.id}: re-scoring through prefill")
         self.client.flush_cache()
         output = self.answers[request.id].output_ids
