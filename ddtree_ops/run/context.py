@@ -67,6 +67,7 @@ class NodeRun:
     node: Node
     id: str
     facts: NodeFacts | None = None
+    found: NodeFacts | None = None  # the facts as the run began; a run that tries releases probes again
     current: Release | None = None  # what the node runs, as release; found ones included
     goal: Goal | None = None
     plan: Plan | None = None

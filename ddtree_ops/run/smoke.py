@@ -34,7 +34,7 @@ def verdict(
     deadline = Deadline(run.world.clock, timeout_s)
     with run.engine(profile) as client:
         prompter = Prompter(client=client, template=ChatTemplate.from_files(dict(run.known().model_files)))
-        session = _Session(run=run, client=client, prompter=prompter, deadline=deadline)
+        session = Session(run=run, client=client, prompter=prompter, deadline=deadline)
         gates = session.gates(plan, speculative=profile.speculative)
     for gate in gates:
         if show is not None:
@@ -58,7 +58,7 @@ def summed_up(gates: Iterable[Gate], note: str = "") -> Gate:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Session:
+class Session:
     """One run of the plan: what was asked, and what came back so far."""
 
     run: NodeRun

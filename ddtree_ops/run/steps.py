@@ -49,12 +49,15 @@ def unlock(run: NodeRun, _step: PlaybookStep) -> None:
 
 def probe(run: NodeRun, _step: PlaybookStep, _timeout_s: float) -> None:
     run.facts = resolve.probe(run.node, run.asked, run.world.patches)
+    if run.found is not None:
+        return
+    run.found = run.facts
     for line in warnings(run.facts):
         run.world.screen.warn(run.name, line)
 
 
 def check(run: NodeRun, _step: PlaybookStep, _timeout_s: float) -> None:
-    facts = run.known()
+    facts = replace(run.known(), guard=None) if run.armed else run.known()  # its own guard is no obstacle
     profile = resolve.wanted_profile(facts, run.asked, run.node.service)
     sets = resolve.choose_sets(profile, facts.sglang.ddtree)
     preflight(
@@ -83,12 +86,12 @@ def plan(run: NodeRun, _step: PlaybookStep, _timeout_s: float) -> None:
         raise Stop
     if not run.world.screen.ask(run.plan):
         raise Refused("plan", "got no consent, expected a yes", hint="--yes answers beforehand")
-    _keep_found(run)
+    keep_found(run)
 
 
 def baseline(run: NodeRun, _step: PlaybookStep, timeout_s: float) -> None:
     """Smokes what runs now; its verdict is what a revert is held to."""
-    if run.current is None or not run.known().unit.running:
+    if run.current is None or not run.known().unit.running or run.baseline is not None:
         return
     verdict = smoke.verdict(run, run.current.profile, timeout_s, brief=True)
     run.baseline = replace(verdict, name="baseline")
@@ -106,8 +109,9 @@ def guard(run: NodeRun, _step: PlaybookStep, _timeout_s: float) -> None:
         proof=_proof(run),
     )
     run.armed = True
-    run.keeper = LeaseKeeper(run.node, run=run.id, lease_s=lease_s)
-    run.keeper.__enter__()
+    if run.keeper is None:
+        run.keeper = LeaseKeeper(run.node, run=run.id, lease_s=lease_s)
+        run.keeper.__enter__()
 
 
 def disarm(run: NodeRun, _step: PlaybookStep) -> None:
@@ -190,7 +194,7 @@ def prove_release(run: NodeRun, release: Release, *, waits: bool) -> str:
     """Shows that a release serves; what failed before this run already may fail the same way."""
     if release.absent_unit:
         return "there was no unit before, and there is none now"
-    if not run.known().unit.running:
+    if not (run.found or run.known()).unit.running:
         return "the service did not run before, and does not run now"
     if waits:
         await_ready(run, release.profile, release.profile.load_timeout_s, {})
@@ -263,7 +267,7 @@ STEPS: Mapping[str, Step] = {
 }
 
 
-def _keep_found(run: NodeRun) -> None:
+def keep_found(run: NodeRun) -> None:
     """Writes the manifest of a state that no release of ours made, before anything changes it."""
     facts, current = run.known(), run.current
     if current is None or current.id in facts.releases:

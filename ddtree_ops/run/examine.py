@@ -1,0 +1,103 @@
+"""What one trial of an isolation looks at: one request alone, the same after a prefix hit, several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ddtree_ops.checks.smoke import SmokePlan, SmokePrompt, SmokeRequest, smoke_plan
+from ddtree_ops.checks.tokens import accept_verdict
+from ddtree_ops.engine.chat_template import ChatTemplate
+from ddtree_ops.engine.http import EngineDown
+from ddtree_ops.engine.prompts import Prompter
+from ddtree_ops.measure.isolate import Verdict
+from ddtree_ops.model.generation import Generation
+from ddtree_ops.model.profile import Profile
+from ddtree_ops.model.release import Gate
+from ddtree_ops.run.clock import Deadline
+from ddtree_ops.run.context import NodeRun
+from ddtree_ops.run.smoke import Session
+
+ALONE = ("poem", "quicksort")
+TOGETHER = (*ALONE, "tcp", "lighthouse")
+TOKENS, RESCORED = 64, 32
+POOR_ACCEPT = 2.0  # a drafter that fits commits more than this; a tree of few nodes can't, and is spared
+POOR_SHARE = 0.25  # of the drafted tokens that an arm with a small budget could commit at best
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """The verdicts on one deployed trial; `evidence` tells the first thing that was wrong."""
+
+    single: Verdict
+    batch: Verdict = Verdict.OK
+    cached: Verdict = Verdict.OK
+    accept_length: float | None = None
+    evidence: str = ""
+
+
+def examine(run: NodeRun, profile: Profile, timeout_s: float, *, block: int) -> Examined:
+    """Asks the deployed engine; one that dies on the way has crashed, and that is a result too."""
+    deadline = Deadline(run.world.clock, timeout_s)
+    prompts = {request.prompt.id: request.prompt for request in smoke_plan().requests}
+    try:
+        with run.engine(profile) as client:
+            template = ChatTemplate.from_files(dict(run.known().model_files))
+            prompter = Prompter(client=client, template=template)
+            session = Session(run=run, client=client, prompter=prompter, deadline=deadline)
+            seen = _asked(session, prompts)
+    except EngineDown as error:
+        run.node.observe()  # a lost link is no crash: this raises Unreachable
+        return Examined(single=Verdict.CRASH, evidence=f"the engine died of the prompts: {error.message}")
+    return _judged(profile, block, seen, [session.answers[id_] for id_ in ALONE if id_ in session.answers])
+
+
+def _asked(session: Session, prompts: dict[str, SmokePrompt]) -> dict[str, tuple[Gate, ...]]:
+    """Gates of each check; each starts from an empty cache, so that only the repeated prompt hits it."""
+    poem, quicksort = (_request(prompts[id_], id_) for id_ in ALONE)
+    again = replace(poem, id="poem again", repeats=poem.id)
+    several = tuple(_request(prompts[id_], f"{id_} with others", "together") for id_ in TOGETHER)
+    first = session.gates(SmokePlan(requests=(poem, again)), speculative=False)
+    second = session.gates(SmokePlan(requests=(quicksort,)), speculative=False)
+    batch = session.gates(SmokePlan(requests=several), speculative=False)
+    return {
+        "single": (*_of(first, poem.id), *second),
+        "cached": tuple(_of(first, again.id)),
+        "batch": batch,
+    }
+
+
+def _request(prompt: SmokePrompt, id_: str, group: str | None = None) -> SmokeRequest:
+    return SmokeRequest(
+        id=id_, prompt=prompt, temperature=0.0, max_tokens=TOKENS, group=group, rescore=RESCORED
+    )
+
+
+def _of(gates: Iterable[Gate], id_: str) -> Iterable[Gate]:
+    return (gate for gate in gates if gate.prompt == id_)
+
+
+def _judged(
+    profile: Profile, block: int, seen: dict[str, tuple[Gate, ...]], alone: list[Generation]
+) -> Examined:
+    failed = {check: [gate for gate in gates if not gate.passed] for check, gates in seen.items()}
+    verdicts = {check: Verdict.GARBLED if gates else Verdict.OK for check, gates in failed.items()}
+    accept = accept_verdict(alone).token_weighted if profile.speculative else None
+    first = next((gate for gates in failed.values() for gate in gates), None)
+    evidence = f"{first.prompt}: {first.evidence}" if first else ""
+    if verdicts["single"] is Verdict.OK and accept is not None and accept < least_accept(profile, block):
+        verdicts["single"] = Verdict.POOR
+        evidence = f"accept length {accept:.2f} (token-weighted), expected {least_accept(profile, block):.2f}"
+    return Examined(
+        single=verdicts["single"],
+        batch=verdicts["batch"],
+        cached=verdicts["cached"],
+        accept_length=accept,
+        evidence=evidence,
+    )
+
+
+def least_accept(profile: Profile, block: int) -> float:
+    """The accept length that a drafter which fits its target reaches with this profile."""
+    deepest = block - 1 if profile.budget is None else min(profile.budget, block - 1)
+    return min(POOR_ACCEPT, 1 + POOR_SHARE * deepest)
