@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ spec = importlib.util.spec_from_file_location("story", ROOT / "tools" / "story.p
 assert spec is not None
 assert spec.loader is not None
 story = importlib.util.module_from_spec(spec)
+sys.modules["story"] = story  # where its dataclasses look their module up
 spec.loader.exec_module(story)
 
 
