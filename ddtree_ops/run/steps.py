@@ -221,6 +221,7 @@ def prove_output(run: NodeRun, _step: PlaybookStep, timeout_s: float) -> None:
     if release.absent_unit:
         return
     verdict = smoke.verdict(run, release.profile, timeout_s, brief=False, show=run.judged)
+    run.judged(verdict)
     if not verdict.passed:
         raise Failed("smoke", f"got {verdict.evidence}", hint=_garbled_hint(run, release.profile))
 

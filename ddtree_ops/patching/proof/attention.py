@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,9 @@ from typing import Any
 import torch
 
 from . import shared, stand_ins, widths
-from .cases import Case, Heads, ancestors
+from .cases import Case, Heads
 
-CONTEXT = 512
+CONTEXT = 1024
 
 
 class Loose(SimpleNamespace):
@@ -31,11 +32,13 @@ class Tree:
     """One SGLang, imported once; `roots` are directories, the first that has a file gives it."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
+        torch.set_num_threads(1)
+        warnings.filterwarnings("ignore", module="triton")  # the interpreter computes masked-off lanes too
         self.roots = tuple(roots)
         self.spec = Loose(speculative_num_steps=1, speculative_eagle_topk=4)
         self.settings = _settings(self.spec)
-        self.module = stand_ins.install(self.roots, {"sglang.srt.runtime_context": self.settings})
         self.sizing = widths.Sizing(self.roots, self.settings)
+        self.module = stand_ins.install(self.roots, {"sglang.srt.runtime_context": self.settings})
         self.kernel = shared.Kernel()
 
 
@@ -88,19 +91,20 @@ class Seen:
     rows_at: list[int]  # qo_indptr
     mask_at: list[int]  # mask_indptr
     longest: int  # max_extend_len: rows of a request that are computed
-    mask: list[int]  # the flat mask as the kernel had it
+    mask: torch.Tensor  # the flat mask as the kernel had it
     held: int  # rows that were computed at all: a graph may have fewer than the pass
 
 
 def draw(case: Case, engine: Engine) -> Tensors:
     """Random inputs; values of tree tokens are larger, so that one column too many shows."""
-    rng = torch.Generator().manual_seed(case.seed)
+    rng = torch.Generator(engine.device).manual_seed(case.seed)
     heads, width = case.heads, case.width
     total = sum(case.prefixes)
-    room = (case.batch + case.padded) * max(width, engine.block, engine.graph_width)
+    widest = 2 * max(width, engine.block, engine.graph_width)  # room for widths that are mistaken
+    room = (case.batch + case.padded) * widest
 
     def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=rng).to(engine.dtype).to(engine.device)
+        return torch.randn(*shape, generator=rng, device=engine.device).to(engine.dtype)
 
     key = normal(room, heads.kv, heads.key)
     pool_key = normal(total + 9, heads.kv, heads.key)
@@ -108,7 +112,8 @@ def draw(case: Case, engine: Engine) -> Tensors:
     value = key[..., : heads.value].contiguous() if mla else 4 * normal(room, heads.kv, heads.value)
     pool_value = pool_key[..., : heads.value] if mla else normal(total + 9, heads.kv, heads.value)
     slots = torch.zeros(case.batch + 1, CONTEXT + width, dtype=torch.int32)
-    free = torch.randperm(total + 8, generator=rng)[:total] + 1
+    order = torch.Generator().manual_seed(case.seed)
+    free = torch.randperm(total + 8, generator=order)[:total] + 1
     at = 0
     for request, prefix in enumerate(case.prefixes):
         slots[request + 1, :prefix] = free[at : at + prefix].int()
@@ -120,7 +125,7 @@ def draw(case: Case, engine: Engine) -> Tensors:
         pool_key=pool_key,
         pool_value=pool_value,
         slots=slots.to(engine.device),
-        mask=spared(mask_of(case), room * (max(case.prefixes) + room)).to(engine.device),
+        mask=spared(mask_of(case), room * (max(case.prefixes) + widest)).to(engine.device),
         lengths=torch.tensor(case.prefixes, dtype=torch.int64, device=engine.device),
     )
 
@@ -128,12 +133,13 @@ def draw(case: Case, engine: Engine) -> Tensors:
 def mask_of(case: Case) -> torch.Tensor:
     """The flat mask of the batch: every row sees its prefix and its ancestors."""
     parts = []
-    for prefix, parents in zip(case.prefixes, case.trees):
-        rows = torch.zeros(case.width, prefix + case.width, dtype=torch.bool)
-        rows[:, :prefix] = True
-        for node, seen in enumerate(ancestors(parents)):
-            rows[node, [prefix + other for other in seen]] = True
-        parts.append(rows.flatten())
+    for prefix, parents in zip(case.prefixes, case.trees, strict=True):
+        tree = torch.eye(case.width, dtype=torch.bool)
+        for node, parent in enumerate(parents):
+            if parent >= 0:
+                tree[node] |= tree[parent]
+        seen = torch.ones(case.width, prefix, dtype=torch.bool)
+        parts.append(torch.cat([seen, tree], 1).flatten())
     return torch.cat(parts)
 
 
@@ -146,8 +152,8 @@ def run(engine: Engine, case: Case, tensors: Tensors) -> Seen:
     """The pass in its mode. A graph narrower than the pass computes its own rows alone."""
     if case.mode != "eager":
         engine = engine.for_graphs(case.width)
-    backend = _backend(engine, case, tensors)
-    batch = _batch(engine, case, tensors, tensors.mask)
+    backend = backend_of(engine, case, tensors)
+    batch = batch_of(engine, case, tensors, tensors.mask, tensors.lengths)
     held = case.rows
     if case.mode == "eager":
         backend.init_forward_metadata(batch)
@@ -162,46 +168,63 @@ def prepare_graph(engine: Engine, backend: Any, case: Case, tensors: Tensors, ba
     held, width = case.batch + case.padded, engine.graph_width
     backend.init_cuda_graph_state(held, held * width)
     if case.mode == "capture":
-        _metadata(backend, batch, capturing=True)
+        metadata(backend, batch, capturing=True)
         return
-    dummy = _dummy(engine, case, held)
-    _metadata(backend, dummy, capturing=True)
+    metadata(backend, dummy_of(engine, tensors, held), capturing=True)
     captured = backend.forward_metadata
-    padded = pad(batch, case, tensors)
-    other = _batch(engine, case, tensors, mask_of(_shuffled(case)).to(engine.device))
-    for one in (pad(other, case, tensors), padded):
-        _metadata(backend, one, capturing=False)
+    other = batch_of(engine, case, tensors, mask_of(_shuffled(case)).to(engine.device), tensors.lengths)
+    for one in (pad(other, case), pad(batch, case)):
+        metadata(backend, one, capturing=False)
     backend.forward_metadata = captured
 
 
 def forward(engine: Engine, backend: Any, case: Case, tensors: Tensors, batch: Any, held: int) -> Seen:
-    """One layer through `forward_extend`, its output poisoned before the kernel writes.
+    """One layer through `forward_extend`; `held` rows are the pass's, or those that a graph has."""
+    given: dict[str, Any] = {}
+    output = poisoned_pass(engine, backend, case, tensors, batch, given)
+    return seen(case, output, given["given"], tensors.mask.numel(), held)
+
+
+def poisoned_pass(
+    engine: Engine, backend: Any, case: Case, tensors: Tensors, batch: Any, given: dict[str, Any]
+) -> torch.Tensor:
+    """The layer's output, NaN before the kernel writes; `given` keeps the kernel's arguments.
 
     Inputs and output have spare rows behind the pass, so that a kernel that overruns harms nobody.
     """
-    heads = case.heads
-    seen: dict[str, Any] = {}
     kernel = backend.extend_attention_fwd
 
-    def poisoned(query: Any, key: Any, value: Any, output: Any, *given: Any, **named: Any) -> None:
+    def poisoned(query: Any, key: Any, value: Any, output: Any, *rest: Any, **named: Any) -> None:
         output.fill_(float("nan"))
-        seen["given"] = given
-        engine.tree.kernel(kernel, case, query, key, value, output, *given, **named)
+        given["given"] = rest
+        engine.tree.kernel(kernel, case, query, key, value, output, *rest, **named)
 
     backend.extend_attention_fwd = poisoned
-    output = backend.forward_extend(
-        tensors.query.flatten(1), tensors.key, tensors.value, layer(heads), batch, save_kv_cache=False
-    )
-    backend.extend_attention_fwd = kernel
-    output = output.view(-1, heads.query, heads.value).float().cpu()
-    output[held:] = float("nan")
-    rows_at, _, _, mask, _, mask_at, longest = seen["given"][2:9]
+    try:
+        output: torch.Tensor = backend.forward_extend(
+            tensors.query.flatten(1),
+            tensors.key,
+            tensors.value,
+            layer(case.heads),
+            batch,
+            save_kv_cache=False,
+        )
+    finally:
+        backend.extend_attention_fwd = kernel
+    return output
+
+
+def seen(case: Case, output: torch.Tensor, given: tuple[Any, ...], mask_size: int, held: int) -> Seen:
+    """What the kernel was given and wrote, brought to the CPU."""
+    written = output.view(-1, case.heads.query, case.heads.value).float().cpu()
+    written[held:] = float("nan")
+    rows_at, _, _, mask, _, mask_at, longest = given[2:9]
     return Seen(
-        output=output[: case.rows],
+        output=written[: case.rows],
         rows_at=rows_at.tolist(),
         mask_at=mask_at.tolist(),
         longest=int(longest),
-        mask=mask[: 2 * tensors.mask.numel()].int().tolist(),
+        mask=mask[: 2 * mask_size],
         held=held,
     )
 
@@ -225,11 +248,11 @@ def layer(heads: Heads) -> Loose:
     )
 
 
-def pad(batch: Any, case: Case, tensors: Tensors) -> Any:
+def pad(batch: Any, case: Case) -> Any:
     """The batch as a runner hands it to a graph captured for more requests: slot 0, one token each."""
     if not case.padded:
         return batch
-    zeros = torch.zeros(case.padded, dtype=torch.int64, device=tensors.lengths.device)
+    zeros = torch.zeros(case.padded, dtype=torch.int64, device=batch.seq_lens.device)
     return Loose(
         **{
             **vars(batch),
@@ -241,7 +264,8 @@ def pad(batch: Any, case: Case, tensors: Tensors) -> Any:
     )
 
 
-def _backend(engine: Engine, case: Case, tensors: Tensors) -> Any:
+def backend_of(engine: Engine, case: Case, tensors: Tensors) -> Any:
+    """The target's TritonAttnBackend, built by the tree's own code."""
     heads, pool = case.heads, _pool(tensors)
     engine.tree.spec.speculative_num_draft_tokens = engine.block
     arch = importlib.import_module("sglang.srt.configs.model_config").AttentionArch
@@ -274,13 +298,16 @@ def _backend(engine: Engine, case: Case, tensors: Tensors) -> Any:
     return engine.tree.module.TritonAttnBackend(runner)
 
 
-def _batch(engine: Engine, case: Case, tensors: Tensors, mask: torch.Tensor) -> Loose:
+def batch_of(
+    engine: Engine, case: Case, tensors: Tensors, mask: torch.Tensor, lengths: torch.Tensor
+) -> Loose:
+    """The forward batch of one verify pass, with the fields that a triton backend reads."""
     spec = Loose(custom_mask=mask, draft_token_num=case.width, num_tokens_per_req=case.width)
     return Loose(
         batch_size=case.batch,
-        seq_lens=tensors.lengths,
+        seq_lens=lengths,
         seq_lens_sum=sum(case.prefixes),
-        seq_lens_cpu=tensors.lengths.cpu(),
+        seq_lens_cpu=lengths.cpu(),
         req_pool_indices=torch.arange(1, case.batch + 1, device=engine.device),
         forward_mode=engine.tree.module.ForwardMode.TARGET_VERIFY,
         spec_info=spec,
@@ -288,7 +315,7 @@ def _batch(engine: Engine, case: Case, tensors: Tensors, mask: torch.Tensor) -> 
     )
 
 
-def _dummy(engine: Engine, case: Case, held: int) -> Loose:
+def dummy_of(engine: Engine, tensors: Tensors, held: int) -> Loose:
     """The batch that a runner captures with: slot 0, one token of prefix, a mask of ones."""
     width = engine.graph_width
     ones = torch.ones((held + held * width) * width, dtype=torch.bool, device=engine.device)
@@ -300,10 +327,11 @@ def _dummy(engine: Engine, case: Case, held: int) -> Loose:
         req_pool_indices=zeros,
         forward_mode=engine.tree.module.ForwardMode.TARGET_VERIFY,
         spec_info=Loose(custom_mask=ones, draft_token_num=width, num_tokens_per_req=width),
+        token_to_kv_pool=_pool(tensors),
     )
 
 
-def _metadata(backend: Any, batch: Any, *, capturing: bool) -> None:
+def metadata(backend: Any, batch: Any, *, capturing: bool) -> None:
     """Capture's or replay's metadata, by whichever of the two interfaces the release has."""
     if hasattr(backend, "init_forward_metadata_out_graph"):
         backend.init_forward_metadata_out_graph(batch, in_capture=capturing)
@@ -345,12 +373,14 @@ class _Translator:
     ) -> None:
         del indptr, total_tokens
         at = 0
-        for request, length in zip(req_pool_indices.tolist(), seq_lens.tolist()):
+        for request, length in zip(req_pool_indices.tolist(), seq_lens.tolist(), strict=True):
             out[at : at + length] = self.slots[request, :length]
             at += length
 
     def build_index_table(self, *, req_pool_indices: Any, **_: Any) -> Loose:
-        return Loose(ids=self.slots, row_ids=req_pool_indices, row_stride=self.slots.stride(0), entry_page_size=1)
+        return Loose(
+            ids=self.slots, row_ids=req_pool_indices, row_stride=self.slots.stride(0), entry_page_size=1
+        )
 
     def index_table_for_batch(self, batch: Any) -> Loose:
         return self.build_index_table(req_pool_indices=batch.req_pool_indices)

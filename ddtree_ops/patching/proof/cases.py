@@ -19,6 +19,11 @@ class Heads:
     key: int  # dimensions of a query or key
     value: int  # dimensions of a value
 
+    @property
+    def group(self) -> int:
+        """Query heads that share a key-value head."""
+        return self.query // self.kv
+
 
 # (shape, how often): each program of an interpreted kernel takes milliseconds, MLA's the most
 SMALL = (
@@ -65,6 +70,13 @@ class Case:
     def __str__(self) -> str:
         prefixes = ",".join(map(str, self.prefixes))
         return f"{self.mode} budget {self.budget} top-k {self.topk} prefixes {prefixes} {self.heads.name}"
+
+
+def known_fault() -> Case:
+    """Two requests at budget 16: width 8 instead of 17 leaves 33 of 34 rows wrong, 18 of them unwritten."""
+    bushy = (-1, *((node - 1) // 2 for node in range(1, 17)))
+    padded = (*bushy[:9], *(-1 for _ in range(8)))
+    return Case("eager", 16, 4, (5, 20), (bushy, padded), SMALL[1][0], seed=3)
 
 
 def tree(rng: random.Random, budget: int, topk: int, nodes: int) -> tuple[int, ...]:

@@ -97,7 +97,9 @@ def cause(case: Case, layout: Layout, held: int) -> Cause | None:
     step = layout.rows_at[1] - layout.rows_at[0]
     if held < case.rows:
         per = held // (case.batch + case.padded)
-        return Cause("graph", per, case.width, f"graph: captured for {per} tokens a request, expected {case.width}")
+        return Cause(
+            "graph", per, case.width, f"graph: captured for {per} tokens a request, expected {case.width}"
+        )
     if step != case.width:
         return Cause("width", step, case.width, f"width: {step} rows a request, expected {case.width}")
     if layout.longest < case.width:
@@ -113,7 +115,9 @@ def cause(case: Case, layout: Layout, held: int) -> Cause | None:
     return None
 
 
-def judged(case: Case, layout: Layout, held: int, errors: Sequence[float | None], tolerance: float) -> Verdict:
+def judged(
+    case: Case, layout: Layout, held: int, errors: Sequence[float | None], tolerance: float
+) -> Verdict:
     """The verdict from each row's relative error; None stands for a row that nobody wrote."""
     bad = [number for number, error in enumerate(errors) if error is None or not error <= tolerance]
     written = [error for error in errors if error is not None]
@@ -124,7 +128,8 @@ def judged(case: Case, layout: Layout, held: int, errors: Sequence[float | None]
         wrong=len(bad),
         unwritten=sum(error is None for error in errors),
         worst=max((error for error in written if error == error), default=0.0),
-        cause=root or (Cause("value", 0, 0, "value: metadata is right, the kernel's result is not") if bad else None),
+        cause=root
+        or (Cause("value", 0, 0, "value: metadata is right, the kernel's result is not") if bad else None),
         findings=tuple(_finding(case, layout, number, errors[number]) for number in bad),
         picture=picture(case, layout) if bad else "",
     )

@@ -29,7 +29,17 @@ class Kernel:
         self.digests: dict[tuple[int, int], str] = {}
         self.launched = self.repeated = 0
 
-    def __call__(self, kernel: Any, case: Case, query: Any, key: Any, value: Any, output: Any, *given: Any, **named: Any) -> None:
+    def __call__(
+        self,
+        kernel: Any,
+        case: Case,
+        query: Any,
+        key: Any,
+        value: Any,
+        output: Any,
+        *given: Any,
+        **named: Any,
+    ) -> None:
         """`given` and `named` are the kernel's arguments after its output."""
         if output.is_cuda:
             kernel(query, key, value, output, *given, **named)
@@ -43,7 +53,9 @@ class Kernel:
         results[name] = output.clone()
         self.launched += 1
 
-    def _name(self, kernel: Any, case: Case, output: Any, given: tuple[Any, ...], named: dict[str, Any]) -> str:
+    def _name(
+        self, kernel: Any, case: Case, output: Any, given: tuple[Any, ...], named: dict[str, Any]
+    ) -> str:
         shape = (case.heads.key, case.heads.value)
         if shape not in self.digests:
             self.digests[shape] = digest(kernel, *shape)

@@ -219,7 +219,9 @@ def command(port: int, *, speculative: bool, extra: Sequence[str]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def boot(site: Path, stage: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boot]:
+def boot(
+    site: Path, stage: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Boot]:
     """Starts engines: `boot(*flags, width=…, fault=…)`; all are ended with the module."""
     started: list[Process] = []
 

@@ -53,7 +53,9 @@ def test_prefix_cache_breaks_answers_that_reuse_a_prefix(bench: MakeBench, alone
     assert broken.outputs(PROMPTS[:1]) == alone[:1]
 
 
-@pytest.mark.parametrize(("fault", "most"), [("wrong-drafter", 1.2), ("draft-quantised", 1.5), ("block-size", 1.8)])
+@pytest.mark.parametrize(
+    ("fault", "most"), [("wrong-drafter", 1.2), ("draft-quantised", 1.5), ("block-size", 1.8)]
+)
 @pytest.mark.parametrize("budget", [None, 16])
 def test_a_bad_drafter_costs_acceptance_and_spares_the_output(
     bench: MakeBench, alone: list[list[int]], fault: str, most: float, budget: int | None

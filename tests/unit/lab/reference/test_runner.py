@@ -52,7 +52,9 @@ def test_a_right_width_writes_what_the_target_writes_alone(
 
 @pytest.mark.parametrize("graph", [True, False], ids=["graphs", "eager"])
 @pytest.mark.parametrize("topk", [1, 4])
-def test_the_stock_width_garbles_a_tree_wider_than_the_block(bench: MakeBench, topk: int, graph: bool) -> None:
+def test_the_stock_width_garbles_a_tree_wider_than_the_block(
+    bench: MakeBench, topk: int, graph: bool
+) -> None:
     alone = bench().outputs(SHORT)
     garbled = bench(STOCK, budget=16, topk=topk, graph=graph)
     wrong = [garbled.outputs([prompt])[0] != own for prompt, own in zip(SHORT, alone, strict=True)]
@@ -72,7 +74,9 @@ def test_a_tree_commits_more_a_step_than_the_chain(bench: MakeBench) -> None:
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 @pytest.mark.parametrize("budget", [None, 16])
-def test_sampling_through_a_tree_is_lossless(bench: MakeBench, temperature: float, budget: int | None) -> None:
+def test_sampling_through_a_tree_is_lossless(
+    bench: MakeBench, temperature: float, budget: int | None
+) -> None:
     """The target draws one random number a committed token, so that equal seeds must give equal texts."""
     alone = bench().outputs([POEM, STORY], temperature=temperature, seed=5)
 
