@@ -68,6 +68,24 @@ def geometric_interval(values: Sequence[float], *, level: float = 0.95, seed: in
     return _exponential(logs)
 
 
+def grouped_interval(groups: Sequence[Sequence[float]], *, level: float = 0.95) -> Interval:
+    """The geometric mean over groups that weigh alike; only scatter within groups counts as noise.
+
+    Groups are workloads at concurrencies: that they differ from one another is no uncertainty.
+    """
+    logs = [np.log(np.asarray(group, dtype=float)) for group in groups if len(group)]
+    value = float(np.mean([log.mean() for log in logs]))
+    count, freedom = sum(log.size for log in logs), sum(log.size - 1 for log in logs)
+    if not freedom:
+        return _exponential(mean_interval([value], level=level))
+    variance = sum(float(((log - log.mean()) ** 2).sum()) for log in logs) / freedom
+    error = math.sqrt(sum(variance / log.size for log in logs)) / len(logs)
+    half = float(stats.t.ppf((1 + level) / 2, freedom)) * error
+    return _exponential(
+        Interval(value=value, low=value - half, high=value + half, level=level, count=count, method="t")
+    )
+
+
 def paired_ratio(
     arm: Mapping[int, float], base: Mapping[int, float], *, level: float = 0.95, seed: int = 0
 ) -> Interval | None:
@@ -150,4 +168,21 @@ def drift(baseline: Mapping[int, float]) -> Drift | None:
         span=span,
         shown=shown,
         words=f"{words}; its highest is {span:.2f} times its lowest over {len(rounds)} rounds",
+    )
+
+
+def unpaired_ratio(arm: Sequence[float], base: Sequence[float], *, level: float = 0.95) -> Interval:
+    """arm / base as geometric means of values that were not taken together: Welch's interval on logs."""
+    logs = [np.log(np.asarray(values, dtype=float)) for values in (arm, base)]
+    value = float(logs[0].mean() - logs[1].mean())
+    count = min(log.size for log in logs)
+    if count < 2:
+        return _exponential(mean_interval([value], level=level))
+    parts = [float(log.var(ddof=1)) / log.size for log in logs]
+    freedom = sum(parts) ** 2 / (sum(p**2 / (log.size - 1) for p, log in zip(parts, logs, strict=True)) or 1)
+    half = float(stats.t.ppf((1 + level) / 2, max(1.0, freedom))) * math.sqrt(sum(parts))
+    return _exponential(
+        Interval(
+            value=value, low=value - half, high=value + half, level=level, count=count, method="Welch's t"
+        )
     )
