@@ -242,11 +242,10 @@ def compare(before: tuple[State, Setting], after: tuple[State, Setting]) -> Repo
     winners = [d.winner.id if d.winner else "nothing" for d in made]
     same = winners[0] == winners[1]
     said = [f"Both recommend {winners[0]}." if same else f"Before: {winners[0]}. After: {winners[1]}."]
-    said += [
-        say_ratio(ratios[arm], f"{arm} after", "before") + "."
-        for arm in dict.fromkeys(winners)
-        if arm in ratios
-    ]
+    for arm in dict.fromkeys(winners):
+        if arm in ratios:
+            told = say_ratio(ratios[arm], f"{arm} after", "before", "cells")
+            said.append(told[:1].upper() + told[1:] + ".")
     rows = tuple(_change(arm, ratios[arm]) for arm in shared)
     columns = ("arm", "after / before", "95 %", "verdict")
     return Report(
@@ -261,10 +260,10 @@ def compare(before: tuple[State, Setting], after: tuple[State, Setting]) -> Repo
     )
 
 
-def _scores(state: State, arm: str) -> list[float]:
-    return [
-        value for (name, _), visit in state.table.items() if name == arm for group in visit for value in group
-    ]
+def _scores(state: State, arm: str) -> list[list[float]]:
+    """The objective's values of all visits, by workload and concurrency."""
+    visits = [values for (name, _), values in state.table.items() if name == arm]
+    return [[value for group in groups for value in group] for groups in zip(*visits, strict=True)]
 
 
 def _change(arm: str, ratio: Interval) -> tuple[str, ...]:
