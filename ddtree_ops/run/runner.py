@@ -95,7 +95,7 @@ def _failed(run: NodeRun, done: list[PlaybookStep], cause: OpsError | Interrupte
     error = (
         cause if isinstance(cause, OpsError) else Failed("interrupted", f"got {cause}, expected to finish")
     )
-    run.world.screen.warn(run.name, f"{error.on(run.name)}")
+    run.world.screen.failed(run.name, f"{error.on(run.name)}")
     try:
         if isinstance(cause, Unreachable):
             relink(run)
