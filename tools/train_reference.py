@@ -9,7 +9,7 @@ Corpus: `reference_corpus/*.txt` beside this file, all of it written for this pu
 the first taken six times in ten. The target is a decoder of four layers; the drafter fills a block of eight
 (the last token and seven masks) from the target's hidden states, and learns what the target itself writes.
 """
-# ruff: noqa: T201 - a script prints
+
 
 from __future__ import annotations
 

@@ -150,6 +150,9 @@ def settle_current(run: NodeRun) -> Release:
     current = current_release(facts)
     if current is not None and not drifted(facts, current):
         return current
+    for release in reversed(run.node.releases() if facts.releases else ()):
+        if not release.absent_unit and not drifted(facts, release):
+            return release
     profile = _adopted(facts, run.node.service) or run.asked.profile
     if profile is None:
         raise Refused("profile", "got none, expected --profile: the node has no unit", node=run.name)
