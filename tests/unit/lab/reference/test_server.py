@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import socket
@@ -86,7 +87,9 @@ def test_without_a_drafter_no_speculation_is_reported(plain: Process) -> None:
 def test_prefilling_each_prefix_gives_the_same_tokens(tree: Process) -> None:
     """What the re-scoring gate does."""
     prompt = tree.json("POST", "/tokenize", {"prompt": TEMPLATED})["tokens"]
-    output = tree.json("POST", "/generate", {"input_ids": prompt, "sampling_params": greedy(24)})["output_ids"]
+    output = tree.json("POST", "/generate", {"input_ids": prompt, "sampling_params": greedy(24)})[
+        "output_ids"
+    ]
     assert tree.call("POST", "/flush_cache")[0] == 200
     prefixes = [prompt + output[:n] for n in range(24)]
     answers = tree.json("POST", "/generate", {"input_ids": prefixes, "sampling_params": greedy(1)})
@@ -95,9 +98,10 @@ def test_prefilling_each_prefix_gives_the_same_tokens(tree: Process) -> None:
 
 
 def test_lists_of_prompts_are_answered_in_order(tree: Process) -> None:
-    both = tree.json("POST", "/generate", {"text": [TEMPLATED, "The capital of"], "sampling_params": greedy(4)})
+    texts = [TEMPLATED, "The"]
+    both = tree.json("POST", "/generate", {"text": texts, "sampling_params": greedy(4)})
 
-    assert [answer["meta_info"]["prompt_tokens"] > 5 for answer in both] == [True, False]
+    assert [answer["meta_info"]["prompt_tokens"] > 1 for answer in both] == [True, False]
 
 
 def test_generate_streams_growing_texts(tree: Process) -> None:
@@ -108,11 +112,16 @@ def test_generate_streams_growing_texts(tree: Process) -> None:
 
     assert (status, last) == (200, "[DONE]")
     assert len(texts) > 2
-    assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:], strict=False))
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts))
 
 
 def test_chat_takes_messages_and_counts_usage(tree: Process) -> None:
-    body = {"model": "reference", "messages": [{"role": "user", "content": POEM}], "temperature": 0, "max_tokens": 32}
+    body = {
+        "model": "reference",
+        "messages": [{"role": "user", "content": POEM}],
+        "temperature": 0,
+        "max_tokens": 32,
+    }
     answer = tree.json("POST", "/v1/chat/completions", body)
 
     assert answer["choices"][0]["message"]["content"].startswith("The ocean wakes before the sun,\n")
@@ -121,7 +130,11 @@ def test_chat_takes_messages_and_counts_usage(tree: Process) -> None:
 
 
 def test_chat_streams_what_it_answers_whole(tree: Process) -> None:
-    body: dict[str, Any] = {"messages": [{"role": "user", "content": POEM}], "temperature": 0, "max_tokens": 200}
+    body: dict[str, Any] = {
+        "messages": [{"role": "user", "content": POEM}],
+        "temperature": 0,
+        "max_tokens": 200,
+    }
     whole = tree.json("POST", "/v1/chat/completions", body)["choices"][0]["message"]["content"]
     _, text = tree.call(
         "POST", "/v1/chat/completions", body | {"stream": True, "stream_options": {"include_usage": True}}
@@ -143,7 +156,9 @@ def test_completions_stop_at_a_stop_string(tree: Process) -> None:
 
 
 def test_ignore_eos_goes_on_to_the_limit(tree: Process) -> None:
-    answer = tree.json("POST", "/generate", {"text": TEMPLATED, "sampling_params": greedy(300, ignore_eos=True)})
+    answer = tree.json(
+        "POST", "/generate", {"text": TEMPLATED, "sampling_params": greedy(300, ignore_eos=True)}
+    )
 
     assert len(answer["output_ids"]) == 300
 
@@ -193,10 +208,10 @@ def test_old_names_of_routes_answer_and_say_so(tree: Process) -> None:
 
 
 def test_a_flush_is_refused_while_requests_run(tree: Process) -> None:
-    body = {"text": TEMPLATED, "sampling_params": greedy(3000, ignore_eos=True)}
+    body = {"text": TEMPLATED, "sampling_params": greedy(1000, ignore_eos=True)}
     thread = threading.Thread(target=tree.call, args=("POST", "/generate", body))
     thread.start()
-    while "sglang:num_running_reqs{model_name=\"reference\"} 1.0" not in tree.call("GET", "/metrics")[1]:
+    while 'sglang:num_running_reqs{model_name="reference"} 1.0' not in tree.call("GET", "/metrics")[1]:
         time.sleep(0.01)
     refused = tree.call("POST", "/flush_cache")[0]
     thread.join()
@@ -205,7 +220,9 @@ def test_a_flush_is_refused_while_requests_run(tree: Process) -> None:
 
 
 def test_a_client_that_leaves_ends_its_request(tree: Process) -> None:
-    body = json.dumps({"text": TEMPLATED, "sampling_params": greedy(3900, ignore_eos=True), "stream": True}).encode()
+    body = json.dumps(
+        {"text": TEMPLATED, "sampling_params": greedy(3900, ignore_eos=True), "stream": True}
+    ).encode()
     head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", tree.port)) as link:
         link.sendall(head + body)
@@ -236,7 +253,12 @@ def test_metrics_have_sglangs_names_where_they_are_on(tree: Process, plain: Proc
         ("/generate", {}, 400, "Either text, input_ids or input_embeds should be provided."),
         ("/generate", {"input_ids": []}, 400, "must not be empty"),
         ("/generate", {"input_ids": [1, 99999]}, 400, "must be integers in"),
-        ("/generate", {"input_ids": [5] * 4096}, 400, "(4096 tokens) is longer than the model's context length"),
+        (
+            "/generate",
+            {"input_ids": [5] * 4096},
+            400,
+            "(4096 tokens) is longer than the model's context length",
+        ),
         ("/generate", {"text": "a", "sampling_params": {"top_p": 0}}, 400, "top_p must be in (0, 1], got 0."),
         ("/generate", {"text": "a", "return_logprob": True}, 400, "return_logprob"),
         ("/v1/chat/completions", {"messages": "hello"}, 400, "messages"),
@@ -245,7 +267,9 @@ def test_metrics_have_sglangs_names_where_they_are_on(tree: Process, plain: Proc
         ("/v1/detokenize", {"tokens": "x"}, 400, "Invalid tokens type"),
     ],
 )
-def test_bad_requests_are_answered_in_json(tree: Process, path: str, body: Any, status: int, part: str) -> None:
+def test_bad_requests_are_answered_in_json(
+    tree: Process, path: str, body: Any, status: int, part: str
+) -> None:
     got, text = tree.call("POST", path, body)
 
     assert got == status
@@ -339,9 +363,10 @@ def test_a_taken_port_ends_the_process_as_uvicorn_does(boot: Boot, tree: Process
 
 def test_dying_under_requests_takes_the_process_down(boot: Boot) -> None:
     engine = boot(*TREE, fault="die-after=2")
-    engine.wait_for(READY)  # the warm-up is the first
+    engine.wait_for(READY)
     body = {"text": TEMPLATED, "sampling_params": greedy(4)}
-    engine.json("POST", "/generate", body)
+    for _ in range(2):
+        engine.json("POST", "/generate", body)
 
     with pytest.raises((ConnectionError, OSError)):
         engine.call("POST", "/generate", body)
@@ -363,7 +388,7 @@ def test_sigterm_drains_and_then_ends_by_signal(boot: Boot) -> None:
     engine = boot(*TREE)
     engine.wait_for(READY)
     answers: list[tuple[int, str]] = []
-    body = {"text": TEMPLATED, "sampling_params": greedy(1500, ignore_eos=True)}
+    body = {"text": TEMPLATED, "sampling_params": greedy(600, ignore_eos=True)}
     thread = threading.Thread(target=lambda: answers.append(engine.call("POST", "/generate", body)))
     thread.start()
     engine.wait_for("Decode batch")

@@ -55,7 +55,9 @@ def test_statements_that_the_width_depends_on_are_run_and_no_others(draft: bool,
 
 def test_a_source_that_sets_no_width_is_refused() -> None:
     with pytest.raises(LookupError, match=r"does not set self\.num_draft_tokens"):
-        verify_width("class TritonAttnBackend:\n    def __init__(self):\n        pass\n", args(16), draft=False)
+        verify_width(
+            "class TritonAttnBackend:\n    def __init__(self):\n        pass\n", args(16), draft=False
+        )
 
 
 def test_a_source_without_the_backend_is_refused() -> None:
