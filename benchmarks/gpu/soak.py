@@ -149,7 +149,7 @@ def report(result: dict[str, Any], loads: list[Load], pair: str, args: argparse.
         f"KV slots used before and after (cache flushed): {result['kv_used']}; server alive: {result['alive']}"
     )
     print(
-        f"retractions: {result['retractions']}; greedy ids equal to the plain server's {equal}/{len(greedy)}"
+        f"retractions {result['retractions']}; greedy ids equal to the plain server's {equal}/{len(greedy)}"
     )
     control = sum(one == other for one, other in zip(result["again"], theirs, strict=True))
     print(f"control, the plain server against itself in other batches: {control}/{len(greedy)}")

@@ -1,4 +1,4 @@
-"""The engine's kernels run in Triton's interpreter here: the variable must stand before triton is imported."""
+"""The engine's kernels run in Triton's interpreter: the variable must stand before triton is imported."""
 
 import os
 

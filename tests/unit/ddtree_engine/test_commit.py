@@ -27,5 +27,5 @@ def test_kept_and_freed_rows_are_those_that_a_plain_loop_finds() -> None:
 
 def test_a_walk_s_columns_are_count_nodes_rows_and_tokens() -> None:
     found = commit.read_walk(np.array([[3, 16, 0, 2, 5, 0, 11, 12, 13, 14]], dtype=np.int32))
-    assert [[3], [16]] == [found.committed.tolist(), found.nodes.tolist()]
-    assert [[[0, 2, 5, 0]], [[11, 12, 13, 14]]] == [found.rows.tolist(), found.tokens.tolist()]
+    assert [found.committed.tolist(), found.nodes.tolist()] == [[3], [16]]
+    assert [found.rows.tolist(), found.tokens.tolist()] == [[[0, 2, 5, 0]], [[11, 12, 13, 14]]]

@@ -37,7 +37,7 @@ def path(batch: int, row: int) -> list[int]:
 
 
 def plain(logits: Any, req: Any, output: list[int]) -> Any:
-    """One plain decode step's penalties after `output`: additive ones, then scaling, then the minimum length."""
+    """One plain decode step's penalties after `output`: additive, then scaling, then the minimum length."""
     params, logits = req.sampling_params, logits.clone()
     for token in set(output):
         count = output.count(token)

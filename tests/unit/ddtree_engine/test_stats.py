@@ -34,8 +34,8 @@ def test_a_step_is_added_to_each_request_that_carries_a_summary() -> None:
     carried = [SimpleNamespace(customized_info={"ddtree": stats.RequestSummary()}) for _ in range(2)]
     without = SimpleNamespace(customized_info=None)
     stats.record([carried[0], without, carried[1]], [2, 5, 1], [16, 16, 9], TIMES)
-    assert [2, 1] == [one.customized_info["ddtree"].accepted for one in carried]
-    assert [16, 9] == [one.customized_info["ddtree"].nodes for one in carried]
+    assert [one.customized_info["ddtree"].accepted for one in carried] == [2, 1]
+    assert [one.customized_info["ddtree"].nodes for one in carried] == [16, 9]
 
 
 def test_the_start_up_line_gives_budget_cap_and_width_by_name() -> None:

@@ -120,7 +120,7 @@ def test_impossible_candidates_become_padding() -> None:
     logp, token = marginals(1, 3, 3, seed=4)
     logp[0, :, 1:] = float("-inf")
     tree = tree_module.grow(logp, token, torch.tensor([7]), torch.tensor([2]), 6)
-    assert [-1, 0, 1, 2, -1, -1, -1] == tree.parent[0].tolist()
+    assert tree.parent[0].tolist() == [-1, 0, 1, 2, -1, -1, -1]
 
 
 @pytest.mark.parametrize(("ranks", "budget"), [(3, 9), (1, 8), (2, 1)])
@@ -180,4 +180,4 @@ def test_the_walk_follows_the_target_s_choices_while_they_are_in_the_tree() -> N
 def test_the_walk_never_enters_padding() -> None:
     _, _, tree = grown(2, 2, 1, 6, seed=7)
     found = tree_module.walk(tree, tree.token[:, :1].expand(-1, 7).contiguous(), 2)
-    assert [[1, 2], [1, 2]] == found[:, :2].tolist()
+    assert found[:, :2].tolist() == [[1, 2], [1, 2]]
