@@ -148,9 +148,7 @@ def report(result: dict[str, Any], loads: list[Load], pair: str, args: argparse.
     print(
         f"KV slots used before and after (cache flushed): {result['kv_used']}; server alive: {result['alive']}"
     )
-    print(
-        f"retractions {result['retractions']}; greedy ids equal to the plain server's {equal}/{len(greedy)}"
-    )
+    print(f"retractions {result['retractions']}; greedy ids equal to plain's {equal}/{len(greedy)}")
     control = sum(one == other for one, other in zip(result["again"], theirs, strict=True))
     print(f"control, the plain server against itself in other batches: {control}/{len(greedy)}")
     print("\n".join(result["metrics"]))
