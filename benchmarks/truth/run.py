@@ -154,7 +154,17 @@ def _path() -> dict[str, str]:
 def table(rows: Sequence[Row]) -> str:
     """Markdown, one line a client and concurrency."""
     names = ("ttft mean", "ttft p99", "tpot mean", "itl mean", "itl p99", "e2e mean", "output_rate_whole")
-    head = ("client", "at once", *names, "worst", "delivered", "CPU s/1,000", "under load", "late ms", "pushed")
+    head = (
+        "client",
+        "at once",
+        *names,
+        "worst",
+        "delivered",
+        "CPU s/1,000",
+        "under load",
+        "late ms",
+        "pushed",
+    )
     lines = [head, ("---",) * len(head)]
     for one in rows:
         worst = f"{one.worst[0]} {one.worst[1]:+.1%}"
@@ -168,7 +178,9 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--concurrency", default="1,16,128,512")
     options.add_argument("--peers", default="", help=f"of {', '.join(PEERS)}")
     options.add_argument("--repeats", type=int, default=1, help="of our client; the median error counts")
