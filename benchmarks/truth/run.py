@@ -171,8 +171,8 @@ def table(rows: Sequence[Row]) -> str:
         cells = (f"{one.errors[n]:+.1%}" if n in one.errors else "" for n in names)
         load = "" if one.load_cpu_per_1000 != one.load_cpu_per_1000 else f"{one.load_cpu_per_1000:.4f}"
         lines.append((
-            one.client, str(one.concurrency), *cells, worst, f"{one.delivered:.0%}", f"{one.cpu_per_1000:.4f}",
-            load, f"{one.late_ms:.2f}", str(one.pushed),
+            one.client, str(one.concurrency), *cells, worst, f"{one.delivered:.0%}",
+            f"{one.cpu_per_1000:.4f}", load, f"{one.late_ms:.2f}", str(one.pushed),
         ))  # fmt: skip
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
