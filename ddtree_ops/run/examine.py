@@ -1,4 +1,4 @@
-"""What one trial of an isolation looks at: one request alone, the same after a prefix hit, several at once."""
+"""What one trial of an isolation asks: one request alone, the same after a prefix hit, several at once."""
 
 from __future__ import annotations
 

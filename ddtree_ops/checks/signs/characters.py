@@ -112,8 +112,12 @@ def _dominated(text: str) -> Iterator[Sign]:
         return
     character, count = Counter(solid).most_common(1)[0]
     share = count / len(solid)
-    if set(solid) <= set("0123456789abcdefABCDEFxX,"):
-        return  # a table of numbers
+    if character.isalpha() and count < _LETTERS:
+        return
+    if set(solid) <= set("0123456789abcdefABCDEFxX,") or re.fullmatch(
+        r"A+[A-Za-z0-9+/]{24,}=*", text.strip()
+    ):
+        return  # a table of numbers; zero bytes in base64
     if character.isascii() and share >= (0.9 if character.isdigit() or character in _DRAWN else 0.7):
         reason = f"{share:.0%} of the text is {character!r}"
         yield Sign(reason=reason, weight=1.0, span=(0, len(text)))

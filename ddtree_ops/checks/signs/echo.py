@@ -13,18 +13,18 @@ from ddtree_ops.checks.signs.sign import Sign, Word, words
 _MARKER = re.compile(
     r"<\|[a-z_]{3,20}\|>|\[/?INST\]|<</?SYS>>|</?(?:start|end)_of_turn>|<｜[^｜]{2,30}｜>", re.IGNORECASE
 )
+_QUOTES = ('"', "'", "`")  # a text about templates quotes them
 _ROLE_END = re.compile(r"(?P<glue>[^\W\d_]*)(?P<role>user|assistant|system)\n", re.ASCII)
 # English words that end like a role, and may end a line.
 # What is before "user" in the English words that end so, and may end a line.
 _USERS = re.compile(
-    r"super|end|multi|power|sub|non|no|co|ab|acc|am|bem|caro|ca|conf|def|diff|espo|exc|f|gro|ho|inf|mo|m|perf|per|"
-    r"pa|ref|re|ro|tro|transf|suff|eff",
-    re.IGNORECASE,
+    r"super|end|multi|power|sub|non|co|ab|acc|am|bem|caro|ca|conf|def|diff|espo|exc|f|gro|ho|inf|mo|m|perf|per|"
+    r"pa|ref|re|ro|tro|transf|suff|eff"
 )
 _INTRODUCTION = """
     here here's heres is are was a an the this that these your my our sure certainly of course okay ok
-    absolutely
-    below i i've i'd we for you as requested and with in to it on about great yes write wrote written
+    absolutely below i i've i'd we for you as requested and with in to it on about great yes write
+    wrote written
 """
 _INTRODUCING = frozenset(_INTRODUCTION.split())
 _GRAM = 3  # words that must agree in a row to count as taken from the prompt
@@ -40,12 +40,12 @@ def echo(text: str, prompt: str | None) -> Iterator[Sign]:
 
 
 def _markers(text: str) -> Iterator[Sign]:
-    found = [match.span() for match in _MARKER.finditer(text)]
+    found = [each for each in _MARKER.finditer(text) if not text[: each.start()].endswith(_QUOTES)]
     if found:
-        start, end = found[0]
-        glued = start > 0 and text[start - 1].isalpha()
-        reason = f"the chat template's marker {text[start:end]!r}"
-        yield Sign(reason=reason, weight=1.0 if glued or len(found) > 1 else 0.6, span=found[0])
+        first = found[0]
+        glued = text[: first.start()][-1:].isalpha() or _ROLE_END.match(text, first.end()) is not None
+        reason = f"the chat template's marker {first[0]!r}"
+        yield Sign(reason=reason, weight=1.0 if glued or len(found) > 1 else 0.6, span=first.span())
 
 
 def _roles(text: str) -> Iterator[Sign]:
@@ -59,6 +59,8 @@ def _roles(text: str) -> Iterator[Sign]:
 
 def _role_weight(text: str, found: re.Match[str]) -> float:
     before = text[: found.start()]
+    if before.endswith("-"):
+        return 0.0  # part of a longer name
     if found["glue"]:
         is_word = found["role"] == "system" or (
             _USERS.fullmatch(found["glue"]) and not before.endswith(("'", "’"))
@@ -71,11 +73,15 @@ def _role_weight(text: str, found: re.Match[str]) -> float:
         return 0.0  # "… by the user" may end a line
     if _ROLE_END.match(text, found.end()) or (found["role"] == "assistant" and not line):
         return 1.0
-    around = [*before.rstrip().rsplit("\n", 1)[-1:], *text[found.end() :].lstrip().split("\n", 1)[:1]]
-    broken_off = not before.rstrip().endswith(
-        (":", ".")
-    )  # lists of roles are introduced, or stand among the like
-    return 1.0 if broken_off and any(len(words(each)) >= 4 for each in around) else 0.6
+    return 1.0 if _breaks_off(before.rstrip(), text[found.end() :].lstrip()) else 0.6
+
+
+def _breaks_off(before: str, after: str) -> bool:
+    """Whether a sentence stops for the role; lists of roles are introduced, or stand among the like."""
+    if not after or before.endswith((":", ".")):
+        return False
+    around = before.rsplit("\n", 1)[-1], after.split("\n", 1)[0]
+    return any(len(words(line)) >= 4 for line in around)
 
 
 def _restarts(text: str) -> Iterator[Sign]:
