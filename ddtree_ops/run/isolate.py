@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ddtree_ops.measure.isolate import Conclusion, Setup, Trial, Verdict, next_trial
 from ddtree_ops.model.errors import Refused
-from ddtree_ops.model.facts import NodeFacts
 from ddtree_ops.model.host import Host
 from ddtree_ops.model.plan import Playbook, PlaybookStep
 from ddtree_ops.model.profile import Profile
@@ -16,13 +14,11 @@ from ddtree_ops.model.result import NodeResult, Outcome
 from ddtree_ops.patching.apply import resolve as resolve_sets
 from ddtree_ops.run import resolve
 from ddtree_ops.run.context import Asked, NodeRun, World
-from ddtree_ops.run.examine import Examined, examine
+from ddtree_ops.run.examine import BLOCK, Examined, drafter_block, examine
 from ddtree_ops.run.runner import run_on_node
 from ddtree_ops.run.steps import Step
 from ddtree_ops.run.trials import Trials, Unfit
 from ddtree_ops.run.vary import needed_flags, setup_of, setup_profile
-
-BLOCK = 16  # what DFLASH assumes when the drafter's config names no block size
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,7 +30,7 @@ class Isolation:
     block: int = BLOCK
 
 
-def isolate(
+def run_isolation(
     world: World, host: Host, asked: Asked, playbook: Playbook, show: Callable[[Trial], None]
 ) -> tuple[NodeResult, Isolation]:
     """Runs trials on the node until nothing more can be told apart; it ends at the release it had."""
@@ -111,19 +107,3 @@ class _Laboratory:
 
     def examine(self, run: NodeRun, _step: PlaybookStep, timeout_s: float) -> None:
         self.seen = examine(run, run.aim().release.profile, timeout_s, block=self.found.block)
-
-
-def drafter_block(run: NodeRun, drafter: str) -> int:
-    """The block size in the drafter's own config.json, where the node has that file."""
-    if not drafter.startswith("/"):
-        return BLOCK
-    facts: NodeFacts = run.node.probe(venv="", model=drafter)
-    try:
-        config = json.loads(dict(facts.model_files).get("config.json", "{}"))
-    except ValueError:
-        return BLOCK
-    for part in (config, config.get("dflash_config")):
-        size = part.get("block_size") if isinstance(part, dict) else None
-        if isinstance(size, int) and size > 1:
-            return size
-    return BLOCK

@@ -17,6 +17,7 @@ from ddtree_ops.plan.plan import make_plan
 from ddtree_ops.plan.preflight import Intent, preflight, warnings
 from ddtree_ops.run import resolve, selftest, smoke
 from ddtree_ops.run.context import NodeRun
+from ddtree_ops.run.examine import examined_gate
 from ddtree_ops.run.ready import await_ready, phase_seconds
 from ddtree_ops.run.rescue import await_guard, keep_lease
 
@@ -228,6 +229,13 @@ def prove_output(run: NodeRun, _step: PlaybookStep, timeout_s: float) -> None:
         raise Failed("smoke", f"got {verdict.evidence}", hint=_garbled_hint(run, release.profile))
 
 
+def examine_output(run: NodeRun, _step: PlaybookStep, timeout_s: float) -> None:
+    verdict = examined_gate(run, run.aim().release.profile, timeout_s)
+    run.judged(verdict)
+    if not verdict.passed:
+        raise Failed("examine", f"got {verdict.evidence}, expected every check right")
+
+
 def confirm(run: NodeRun, _step: PlaybookStep, _timeout_s: float) -> None:
     if run.keeper is not None:
         run.keeper.check()
@@ -260,6 +268,7 @@ STEPS: Mapping[str, Step] = {
     "restart": Step(apply=restart),
     "ready": Step(apply=ready),
     "smoke": Step(apply=prove_output),
+    "examine": Step(apply=examine_output),
     "confirm": Step(apply=confirm),
     "command": Step(apply=command, undo=undo_command),
 }

@@ -61,6 +61,8 @@ class Trials:
         )
         self.run.gates.clear()
         for step in self.run.playbook.steps:
+            if step.step == "lock" or (step.step == "baseline" and self.run.baseline is not None):
+                continue  # holds for all of them
             try:
                 self._do(step)
             except (Unreachable, Unproven):

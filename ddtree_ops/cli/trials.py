@@ -1,0 +1,27 @@
+"""What the commands share that try several releases on one node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ddtree_ops.cli.options import asked_of
+from ddtree_ops.cli.world import find_targets
+from ddtree_ops.model.errors import UsageError
+from ddtree_ops.model.host import Host
+from ddtree_ops.run.context import Asked
+
+
+def one_host(
+    name: str,
+    inventory: Path | None,
+    profile: str | None,
+    service: str | None,
+    lease: float | None,
+    asked: Asked,
+) -> tuple[Host, Asked]:
+    """The one node behind `--host`, with what was asked of it."""
+    targets = find_targets([name], inventory)
+    if len(targets) != 1:
+        names = ", ".join(target.host.name for target in targets)
+        raise UsageError("--host", f"got {names}, expected one node", hint="take them one after the other")
+    return asked_of(targets[0], profile, service, lease, asked)
