@@ -76,15 +76,7 @@ def _line(trial: Trial) -> str:
 def _fields(found: Isolation) -> dict[str, Any]:
     told = found.conclusion
     return {
-        "trials": [
-            {
-                **asdict(trial),
-                "setup": _setup(trial),
-                "label": trial.setup.label,
-                "symptom": str(trial.symptom),
-            }
-            for trial in found.trials
-        ],
+        "trials": [_trial(trial) for trial in found.trials],
         "faults": list(told.faults) if told else [],
         "sentence": told.sentence if told else "",
         "restarts": len(found.trials),
