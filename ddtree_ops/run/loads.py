@@ -102,6 +102,12 @@ class Loader:
             result = run_load(target, ready, load, on_tick=_Live(self.run, told))
         return Measured(result=result, summary=summarise(result), gpus=gpu_loads(readings))
 
+    def warm(self, workload: Workload, users: int, *, mark: str, label: str) -> Measured:
+        """A first load of one request a user, at most 8."""
+        few = replace(self.spec, requests=min(8, users), warmup=0, seconds=None)
+        warmer = replace(self, spec=few)
+        return warmer.measure(workload, Closed(concurrency=min(8, users)), mark=mark, label=label)
+
     def _prompts(self, workload: Workload, count: int, mark: str, start: int) -> list[Prompt]:
         """The prompts with their templated token ids, asked for before the load begins."""
         drawn = list(

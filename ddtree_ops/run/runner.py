@@ -98,14 +98,14 @@ def apply_step(run: NodeRun, step: PlaybookStep, steps: Mapping[str, Step] = STE
     summary = _summary(run, step)
     run.world.screen.step(run.name, step.step, summary)
     timeout_s = spec.timeout_s if step.timeout_s is None else step.timeout_s
-    for attempt in _once_more(run):
+    for attempt in once_more(run):
         with attempt:
             if run.keeper is not None:
                 run.keeper.check()
             steps[step.step].apply(run, step, timeout_s)
 
 
-def _once_more(run: NodeRun) -> Retrying:
+def once_more(run: NodeRun) -> Retrying:
     """A step whose link was lost is done again over a new one; every step may be repeated.
 
     Before the lock there is nothing to come back for, and a node that was never reached is refused at once.

@@ -215,7 +215,7 @@ def ready(run: NodeRun, _step: PlaybookStep, timeout_s: float) -> None:
     if release.absent_unit:
         run.judged(Gate(name="ready", passed=True, evidence="release 0 had no unit: the service is stopped"))
         return
-    gate = await_ready(run, release.profile, timeout_s or release.profile.load_timeout_s, _normal(run))
+    gate = await_ready(run, release.profile, timeout_s or release.profile.load_timeout_s, usual_phases(run))
     run.judged(gate)
 
 
@@ -318,7 +318,7 @@ def _confirmation(run: NodeRun, goal: Goal) -> dict[str, object]:
     }
 
 
-def _normal(run: NodeRun) -> dict[str, float]:
+def usual_phases(run: NodeRun) -> dict[str, float]:
     """Seconds that each phase took at the node's last confirmed load."""
     for entry in reversed(run.node.history()):
         phases = entry.detail.get("phases")
