@@ -25,3 +25,11 @@ def one_host(
         names = ", ".join(target.host.name for target in targets)
         raise UsageError("--host", f"got {names}, expected one node", hint="take them one after the other")
     return asked_of(targets[0], profile, service, lease, asked)
+
+
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """`4,8` as numbers above 0, each once."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise UsageError(option, f"got {text!r}, expected whole numbers above 0, comma-separated")
+    return tuple(dict.fromkeys(map(int, words)))
