@@ -54,6 +54,7 @@ def budgets(
         int | None,
         typer.Option("--max-tokens", min=1, help="Longest answer; else the workload's own."),
     ] = None,
+    fresh: Annotated[Fresh, typer.Option("--fresh", help="How prefix caches are kept out.")] = Fresh.UNIQUE,
     repeats: Annotated[
         int, typer.Option("--repeats", min=1, help="Visits an arm would get; half are allowed.")
     ] = 5,
@@ -107,7 +108,7 @@ def budgets(
     )
     screen = make_screen(yes=True)
     world = make_world(screen)
-    spec = LoadSpec(requests=requests, max_tokens=max_tokens)
+    spec = LoadSpec(requests=requests, max_tokens=max_tokens, fresh=fresh)
     with open_ledger(folder, order, resume=resume) as ledger, world.interrupts.installed():
         result, made = run_sweep(
             world, where, asked, load_playbook("sweep-budgets"), ledger,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ddtree_ops.checks.smoke import SmokePlan, SmokePrompt, SmokeRequest, smoke_plan
-from ddtree_ops.checks.tokens import accept_verdict
+from ddtree_ops.checks.smoke import SmokePlan, SmokePrompt, SmokeRequest, rescore_gate, smoke_plan
+from ddtree_ops.checks.tokens import accept_verdict, first_difference
 from ddtree_ops.engine.chat_template import ChatTemplate
 from ddtree_ops.engine.http import EngineDown
 from ddtree_ops.engine.prompts import Prompter
@@ -21,8 +21,8 @@ from ddtree_ops.run.context import NodeRun
 from ddtree_ops.run.smoke import Session
 
 ALONE = ("poem", "quicksort")
-TOGETHER = (*ALONE, "tcp", "lighthouse")
-TOKENS, RESCORED = 64, 32
+SEVERAL = 4  # requests in flight together
+TOKENS = RESCORED = 40
 BLOCK = 16  # what DFLASH assumes when the drafter's config names no block size
 POOR_ACCEPT = 2.0  # a drafter that fits commits more than this; a tree of few nodes can't, and is spared
 POOR_SHARE = 0.25  # of the drafted tokens that an arm with a small budget could commit at best
@@ -67,23 +67,33 @@ def examined_gate(run: NodeRun, profile: Profile, timeout_s: float) -> Gate:
 
 def _asked(session: Session, prompts: dict[str, SmokePrompt]) -> dict[str, tuple[Gate, ...]]:
     """Gates of each check; each starts from an empty cache, so that only the repeated prompt hits it."""
-    poem, quicksort = (_request(prompts[id_], id_) for id_ in ALONE)
-    again = replace(poem, id="poem again", repeats=poem.id)
-    several = tuple(_request(prompts[id_], f"{id_} with others", "together") for id_ in TOGETHER)
+    poem, quicksort = (_request(prompts[id_]) for id_ in ALONE)
+    again = replace(poem, id="poem again", rescore=0)
+    several = [
+        replace(one, id=f"{one.id} {number} of {SEVERAL} at once", group="several", rescore=0)
+        for number, one in enumerate((poem, quicksort) * (SEVERAL // 2), start=1)
+    ]
     first = session.gates(SmokePlan(requests=(poem, again)), speculative=False)
     second = session.gates(SmokePlan(requests=(quicksort,)), speculative=False)
-    batch = session.gates(SmokePlan(requests=several), speculative=False)
+    batch = session.gates(SmokePlan(requests=tuple(several)), speculative=False)
     return {
         "single": (*_of(first, poem.id), *second),
-        "cached": tuple(_of(first, again.id)),
-        "batch": batch,
+        "cached": (*_of(first, again.id), *_differing(session, [again])),
+        "batch": (*batch, *_differing(session, several)),
     }
 
 
-def _request(prompt: SmokePrompt, id_: str, group: str | None = None) -> SmokeRequest:
-    return SmokeRequest(
-        id=id_, prompt=prompt, temperature=0.0, max_tokens=TOKENS, group=group, rescore=RESCORED
-    )
+def _differing(session: Session, requests: Iterable[SmokeRequest]) -> Iterator[Gate]:
+    """Re-scores the answers that are not what the same prompt gave alone, which has been re-scored."""
+    for request in requests:
+        answer, alone = session.answers.get(request.id), session.answers.get(request.prompt.id)
+        if answer and alone and first_difference(answer.output_ids, alone.output_ids) is not None:
+            verdict = session.rescored(replace(request, rescore=RESCORED))
+            yield rescore_gate(request, verdict, {})
+
+
+def _request(prompt: SmokePrompt) -> SmokeRequest:
+    return SmokeRequest(id=prompt.id, prompt=prompt, temperature=0.0, max_tokens=TOKENS, rescore=RESCORED)
 
 
 def _of(gates: Iterable[Gate], id_: str) -> Iterable[Gate]:

@@ -77,7 +77,7 @@ class Session:
         for batch in plan.batches:
             self._ask(batch)
         rescored = {
-            one.id: self._rescored(one) for one in plan.requests if one.rescore and one.id in self.answers
+            one.id: self.rescored(one) for one in plan.requests if one.rescore and one.id in self.answers
         }
         seen = Seen(
             answers=self.answers,
@@ -112,7 +112,7 @@ class Session:
             self.run.world.screen.warn(self.run.name, f"{request.id}: {error}")
             return None
 
-    def _rescored(self, request: SmokeRequest) -> RescoreVerdict:
+    def rescored(self, request: SmokeRequest) -> RescoreVerdict:
         """The answer's first tokens against plain prefill, from an empty cache: it keeps faults."""
         self.run.world.screen.progress(self.run.name, f"{request.id}: re-scoring through prefill")
         self.client.flush_cache()
