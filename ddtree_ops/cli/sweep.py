@@ -27,7 +27,7 @@ from ddtree_ops.model.result import NodeResult
 from ddtree_ops.run.clock import SystemClock
 from ddtree_ops.run.context import Asked
 from ddtree_ops.run.ledger import Order, open_ledger, read_sweep
-from ddtree_ops.run.loads import LoadSpec
+from ddtree_ops.run.loads import Fresh, LoadSpec
 from ddtree_ops.run.sweep import SweepOrder, run_sweep
 
 app = typer.Typer(no_args_is_help=True, help="Measure several configurations and decide between them.")
