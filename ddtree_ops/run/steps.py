@@ -16,6 +16,7 @@ from ddtree_ops.patching.apply import unified_diff
 from ddtree_ops.plan.plan import make_plan
 from ddtree_ops.plan.preflight import Intent, preflight, warnings
 from ddtree_ops.run import resolve, selftest, smoke
+from ddtree_ops.run.bench import bench_gate
 from ddtree_ops.run.context import NodeRun
 from ddtree_ops.run.examine import examined_gate
 from ddtree_ops.run.ready import await_ready, phase_seconds
@@ -229,6 +230,13 @@ def prove_output(run: NodeRun, _step: PlaybookStep, timeout_s: float) -> None:
         raise Failed("smoke", f"got {verdict.evidence}", hint=_garbled_hint(run, release.profile))
 
 
+def measure_load(run: NodeRun, _step: PlaybookStep, timeout_s: float) -> None:
+    verdict = bench_gate(run, run.aim().release.profile, timeout_s)
+    run.judged(verdict)
+    if not verdict.passed:
+        raise Failed("bench", f"got {verdict.evidence}, expected every request answered")
+
+
 def examine_output(run: NodeRun, _step: PlaybookStep, timeout_s: float) -> None:
     verdict = examined_gate(run, run.aim().release.profile, timeout_s)
     run.judged(verdict)
@@ -268,6 +276,7 @@ STEPS: Mapping[str, Step] = {
     "restart": Step(apply=restart),
     "ready": Step(apply=ready),
     "smoke": Step(apply=prove_output),
+    "bench": Step(apply=measure_load),
     "examine": Step(apply=examine_output),
     "confirm": Step(apply=confirm),
     "command": Step(apply=command, undo=undo_command),
