@@ -10,7 +10,6 @@ the first taken six times in ten. The target is a decoder of four layers; the dr
 (the last token and seven masks) from the target's hidden states, and learns what the target itself writes.
 """
 
-
 from __future__ import annotations
 
 import argparse
