@@ -12,7 +12,7 @@ from ddtree_ops.checks.signs.sign import Sign
 _FENCE = re.compile(r"```(?P<tag>\w*)[^\n]*\n(?P<code>.*?)(?P<end>\n```|\Z)", re.DOTALL)
 _OPENING = re.compile(r"^[ \t]*```(?P<info>[^`\n]*)$", re.MULTILINE)
 # A language, then what renderers take: {options}, key=value, one file name.
-_INFO = re.compile(r"[\w+#.:/-]*(?: ?\{[^}]*\})?(?: [\w-]+=(?:\"[^\"]*\"|\S+))*(?: [\w./:-]+)?")
+_INFO = re.compile(r"[\w+#.:/-]*(?: ?\{[^}]*\}| [\w-]+=(?:\"[^\"]*\"|\S+))*(?: [\w./:-]+)?")
 _BARE = re.compile(r"^(?:def \w+\(|from [\w.]+ import |import \w+|class \w+[:(])", re.MULTILINE)
 _OPENS = {")": "(", "]": "[", "}": "{"}
 
