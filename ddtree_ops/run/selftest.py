@@ -40,7 +40,7 @@ def need_room(facts: NodeFacts, *, beside: bool) -> None:
     if held and not beside:
         raise Refused(
             "selftest",
-            f"got {held[0].name} (pid {held[0].pid}, {held[0].memory_mib:,} MiB) on a GPU, expected them free",
+            f"got {held[0].name} with {held[0].memory_mib:,} MiB of a GPU, expected them free",
             hint=f"--beside runs it all the same where {NEED_MIB:,} MiB are free",
             node=facts.node,
         )
