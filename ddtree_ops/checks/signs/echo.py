@@ -136,15 +136,18 @@ def _prompt_glued(text: str, prompt: str) -> Iterator[Sign]:
     """Two words of the prompt in one word: "aboutocean", "oceanWrite…"."""
     asked = {word.text.casefold() for word in words(prompt)}
     parts = {word for word in asked if len(word) >= 4}
-    for word in words(text):
-        folded = word.text.casefold()
-        if len(folded) < 8 or folded in asked:
-            continue
-        splits = ((folded[:at], folded[at:]) for at in range(4, len(folded) - 3))
-        if any(left in parts and right in parts for left, right in splits) or _humped(word.text, parts):
-            reason = f"words of the prompt glued together: {word.text!r}"
-            yield Sign(reason=reason, weight=1.0, span=(word.start, word.end))
-            return
+    humped = [word for word in words(text) if _humped(word.text, parts)]
+    joined = [word for word in words(text) if _joined(word.text.casefold(), parts) and word.text not in asked]
+    if humped or joined:
+        first = (humped or joined)[0]
+        # "lighthouse" may well answer a question about a light and a house.
+        weight = 1.0 if humped or len({word.text for word in joined}) > 1 else 0.6
+        reason = f"words of the prompt glued together: {first.text!r}"
+        yield Sign(reason=reason, weight=weight, span=(first.start, first.end))
+
+
+def _joined(word: str, parts: set[str]) -> bool:
+    return any(word[:at] in parts and word[at:] in parts for at in range(4, len(word) - 3))
 
 
 def _humped(word: str, parts: set[str]) -> bool:

@@ -176,6 +176,7 @@ def test_an_answer_is_more_than_pieces_of_its_prompt(text: str, garbled: bool) -
         ("What is the capital of France?", "Paris is the capital of France."),
         ("What is the capital of France?", "Paris is the capital of France"),
         ("Explain how a TCP connection is opened.", "A TCP connection is opened with a handshake."),
+        ("What do you call a house with a light for ships?", "That is a lighthouse."),
         ("Write a Python function gcd(a, b).", "def gcd(a, b):\n    return a if b == 0 else gcd(b, a % b)"),
     ],
 )
