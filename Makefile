@@ -3,7 +3,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV ?= .venv
 PROOF_VENV ?= .venv-proof
-PIP = -m pip --disable-pip-version-check install --quiet --no-input
+PIP = -m pip --disable-pip-version-check install -qq --no-input
 export PYTHONDONTWRITEBYTECODE = 1
 
 .PHONY: demo setup test lint types layers tests proof lock clean

@@ -14,7 +14,6 @@ core, 0.23 s a step; loss 0.002 to 0.08 at the end, by how many choices the batc
 part in 10 (the step then held 128 blocks) and its second in 2, as a run of its own with `--only draft-again`.
 All ten smoke prompts were learnt. Longer training of the drafter makes it better than a tree can show.
 """
-# ruff: noqa: T201 - a script prints
 
 from __future__ import annotations
 

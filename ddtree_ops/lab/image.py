@@ -1,4 +1,4 @@
-"""What every lab node has on disk: a venv with the real SGLang wheel, numpy and the reference engine, and models.
+"""What every lab node has on disk: a venv with the real SGLang wheel and the reference engine, and models.
 
 Built once below the cache directory; nodes get copies, links or an overlay of it.
 """
@@ -52,7 +52,7 @@ def node_image(cache: Path) -> Path:
 
 
 def copy_image(image: Path, root: Path) -> None:
-    """Lays the image into a node's root: big libraries as hard links, all that a node may change as copies."""
+    """Lays the image into a node's root: numpy as hard links, all that a node may change as copies."""
     for part in image.rglob("*"):
         target = root / part.relative_to(image)
         if part.is_symlink():

@@ -1,4 +1,4 @@
-"""What a lab node looks like before the tool ever touched it: a unit written by hand, and its inventory entry."""
+"""A lab node before the tool ever touched it: a unit written by hand, and its inventory entry."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def write_unit(host: LabHost, root: Path) -> None:
 
 
 def write_inventory(path: Path, hosts: tuple[LabHost, ...]) -> None:
-    """Writes the inventory of these nodes: one profile when all listen on one port, else one a node."""
+    """Writes the inventory; one profile where all nodes have the same paths and port, else one a node."""
     shared = len({(host.root, host.engine_port) for host in hosts}) == 1
-    names = {host.name: PROFILE if shared or host is hosts[0] else f"{PROFILE}-{host.name}" for host in hosts}
+    names = {host.name: PROFILE if shared else host.name for host in hosts}
     document = {
         "defaults": {"service": SERVICE},
         "hosts": {host.name: _entry(host, names[host.name]) for host in hosts},
         "groups": {"lab-all": [host.name for host in hosts]},
-        "profiles": {names[host.name]: _profile(host) for host in reversed(hosts)},
+        "profiles": {names[host.name]: _profile(host) for host in hosts},
     }
     text = io.StringIO()
     yaml = YAML()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 from .conftest import Done, Node, eventually
 
@@ -61,7 +62,7 @@ def test_on_unit_inactive_sec_counts_from_the_end_of_the_last_run(node: Node) ->
         for entry in messages
         if "Starting" in str(entry["MESSAGE"])
     ]
-    assert min(later - earlier for earlier, later in zip(times, times[1:], strict=False)) > 0.75
+    assert min(later - earlier for earlier, later in pairwise(times)) > 0.75
 
 
 def test_a_restarted_timer_counts_from_the_restart(node: Node) -> None:

@@ -22,8 +22,10 @@ class Journal:
         self._path = path
         self.entries: list[Fields] = []
         if path.exists():
-            lines = path.read_text().splitlines()[-_KEPT:]
-            self.entries = [json.loads(line) for line in lines if line.endswith("}")]
+            whole, _, torn = path.read_text().rpartition("\n")
+            self.entries = [json.loads(line) for line in whole.splitlines()[-_KEPT:]]
+            if torn:  # by a kill in the middle of a write
+                path.write_text(whole + "\n" if whole else "")
         self._source = self._cursor_source() or uuid.uuid4().hex
         self._file = path.open("a", buffering=1)
         self.listeners: set[Callable[[], None]] = set()
@@ -58,7 +60,7 @@ class Journal:
 
 
 def split_output(held: bytes, data: bytes) -> tuple[list[bytes], bytes]:
-    """Whole lines of a unit's output, and the piece that waits for its end; long lines are cut as journald does."""
+    """Whole lines of a unit's output, and the piece that waits for its end; cut where journald cuts."""
     *lines, rest = (held + data).split(b"\n")
     while len(rest) > _LONGEST:
         lines.append(rest[:_LONGEST])

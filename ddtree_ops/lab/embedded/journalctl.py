@@ -13,8 +13,10 @@ from ddtree_ops.lab.embedded.manager import Manager
 from ddtree_ops.lab.embedded.systemctl import VERSION
 from ddtree_ops.lab.embedded.unitfile import read_unit, split_words
 
-_VALUED = ("-u", "--unit", "-o", "--output", "-n", "--lines", "--after-cursor", "-c", "--cursor", "-S", "--since", "-b",
-           "--output-fields", "-t", "--identifier")  # fmt: skip
+_VALUED = (
+    *("-u", "--unit", "-o", "--output", "-n", "--lines", "--after-cursor", "-S", "--since", "-b"),
+    *("--output-fields", "-t", "--identifier"),
+)
 
 
 async def journalctl(manager: Manager, argv: list[str], answer: Answer) -> int:
@@ -40,7 +42,7 @@ async def journalctl(manager: Manager, argv: list[str], answer: Answer) -> int:
     return 0
 
 
-async def systemd_analyze(manager: Manager, argv: list[str], answer: Answer) -> int:
+async def systemd_analyze(_: Manager, argv: list[str], answer: Answer) -> int:
     """`verify FILE…`: complaints on stderr; 1 when a unit could not be loaded or its command is missing."""
     options = Options.parse(argv, ())
     if options.has("--version"):

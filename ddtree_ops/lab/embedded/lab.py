@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,16 +134,17 @@ class EmbeddedLab(Lab):
         kill_marked(f"{ROOT_VARIABLE}={host.root}")  # what a killed server left running
         (directory / "ready").unlink(missing_ok=True)
         with (directory / "server.log").open("ab") as log:
-            module = ("-m", "ddtree_ops.lab.embedded.server")
-            subprocess.Popen(
-                (sys.executable, *module, str(directory), str(host.port)),
+            server = (sys.executable, "-m", "ddtree_ops.lab.embedded.server", str(directory), str(host.port))
+            subprocess.run(
+                ("/bin/sh", "-c", '"$@" &', "sh", *server),  # the shell leaves at once: no child of ours
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                check=True,
                 cwd=Path(__file__).parents[3],
                 env={name: value for name, value in os.environ.items() if name != ROOT_VARIABLE},
-            ).returncode = 0  # it outlives us on purpose
+            )
 
     def _wait_ready(self, host: LabHost) -> None:
         directory = self._directory(host.name)
@@ -159,8 +161,9 @@ class EmbeddedLab(Lab):
             time.sleep(0.02)
 
     def _end(self, host: LabHost) -> None:
-        if self._alive(host.name):
-            self._ask(host.name, "down")
+        with suppress(Failed):  # it may be dying already
+            if self._alive(host.name):
+                self._ask(host.name, "down")
         deadline = time.monotonic() + _START_TIMEOUT_S
         while self._alive(host.name) and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Starting and ending a unit's processes; a process group and an environment marker stand in for the cgroup."""
+"""Starting and ending a unit's processes; process groups and an environment marker stand in for cgroups."""
 
 from __future__ import annotations
 

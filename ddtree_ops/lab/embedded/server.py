@@ -28,7 +28,7 @@ STAND_INS = Path("usr/lib/ddtree-lab")  # below the node's root; first on PATH
 
 
 class NodeServer:
-    """Holds the node together: its units, its SSH front, and the socket that stand-ins and the lab speak to."""
+    """Holds the node together: its units, its SSH front, and the socket that stand-ins speak to."""
 
     def __init__(self, directory: Path, port: int) -> None:
         self.directory, self.root = directory, directory / "root"

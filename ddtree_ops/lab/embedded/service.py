@@ -9,8 +9,8 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Coroutine
-from pathlib import Path
 
+from ddtree_ops.lab.embedded.commands import commands, environment_readable
 from ddtree_ops.lab.embedded.process import (
     Command,
     Running,
@@ -24,10 +24,6 @@ from ddtree_ops.lab.embedded.unit import Unit, World
 from ddtree_ops.lab.embedded.unitfile import (
     INFINITY,
     UnitFile,
-    assignments,
-    environment_file,
-    expand,
-    split_words,
 )
 
 _CLEAN_SIGNALS = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE}
@@ -110,7 +106,7 @@ class Service(Unit):
         return False
 
     async def _bring_up(self) -> bool:
-        if not self._environment_readable():
+        if not environment_readable(self.file):
             self.say(f"{self.name}: Failed to load environment files: No such file or directory")
             self.result = "resources"
             await self._fallen()
@@ -315,38 +311,8 @@ class Service(Unit):
         return self.file.get("Service", "Type", "simple") == "oneshot"
 
     def _commands(self, key: str) -> list[Command]:
-        environment = self._environment()
-        limits = tuple((line.key, line.value) for line in self.file.lines if line.key.startswith("Limit"))
-        cwd = self.file.get("Service", "WorkingDirectory", "/").lstrip("-")
-        commands = []
-        for value in self.file.all("Service", key):
-            words = expand(split_words(value.lstrip("-@:+!")) or [], self.name, environment)
-            if words:
-                ignore = "-" in value[: len(value) - len(value.lstrip("-@:+!"))]
-                commands.append(
-                    Command(
-                        argv=tuple(words),
-                        environment=environment,
-                        cwd=cwd,
-                        limits=limits,
-                        ignore_errors=ignore,
-                    )
-                )
-        return commands
-
-    def _environment_readable(self) -> bool:
-        paths = self.file.all("Service", "EnvironmentFile")
-        return all(path.startswith("-") or Path(path).is_file() for path in paths)
-
-    def _environment(self) -> dict[str, str]:
         environment = self.world.environment | {"INVOCATION_ID": self.invocation}
-        for value in self.file.all("Service", "Environment"):
-            environment |= assignments(value, self.name)
-        for value in self.file.all("Service", "EnvironmentFile"):
-            path = Path(value.lstrip("-"))
-            if path.is_file():
-                environment |= environment_file(path.read_text())
-        return environment
+        return commands(self.file, key, environment)
 
 
 def _named(code: int) -> str:

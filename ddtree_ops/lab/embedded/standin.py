@@ -1,4 +1,4 @@
-"""The programs `systemctl`, `journalctl` and `systemd-analyze` of an embedded node: asks its server, prints the answer.
+"""The programs `systemctl`, `journalctl` and `systemd-analyze` of an embedded node: its server answers them.
 
 Stands alone (standard library, no imports from the package), since it starts several times a second.
 """

@@ -7,6 +7,7 @@ import fnmatch
 import json
 import signal
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ddtree_ops.lab.embedded.answer import Answer, Options
@@ -15,8 +16,17 @@ from ddtree_ops.lab.embedded.properties import file_state, properties
 from ddtree_ops.lab.embedded.service import Service
 
 VERSION = "systemd stand-in 1 (ddtree-ops embedded lab)"
-Verb = Callable[["Manager", list[str], Options, Answer], Awaitable[int]]
 _VALUED = ("-p", "--property", "-t", "--type", "-s", "--signal", "-n", "--lines", "-o", "--output", "--state")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One command line of systemctl, units by their full names."""
+
+    manager: Manager
+    names: list[str]
+    options: Options
+    answer: Answer
 
 
 async def systemctl(manager: Manager, argv: list[str], answer: Answer) -> int:
@@ -30,165 +40,169 @@ async def systemctl(manager: Manager, argv: list[str], answer: Answer) -> int:
         answer.err(f"Unknown command verb {verb}.")
         return 1
     try:
-        return await _VERBS[verb](manager, [_full(name) for name in names], options, answer)
+        return await _VERBS[verb](Call(manager, [_full(name) for name in names], options, answer))
     except NoSuchUnit as error:
         answer.err(_complaint(verb, names, error))
         return error.code
 
 
-async def _show(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
-    wanted = [name for value in options.all("-p", "--property") for name in value.split(",")]
-    if not names:
-        answer.out(f"Version={VERSION.split(' ', 1)[1]}")
-    for index, name in enumerate(_matching(manager, names)):
+async def _show(call: Call) -> int:
+    wanted = [name for value in call.options.all("-p", "--property") for name in value.split(",")]
+    if not call.names:
+        call.answer.out(f"Version={VERSION.split(' ', 1)[1]}")
+    for index, name in enumerate(_matching(call.manager, call.names)):
         if index:
-            answer.out("")
-        for key, value in properties(manager, manager.unit(name)).items():
+            call.answer.out("")
+        for key, value in properties(call.manager, call.manager.unit(name)).items():
             if not wanted or key in wanted:
-                answer.out(value if options.has("--value") else f"{key}={value}")
+                call.answer.out(value if call.options.has("--value") else f"{key}={value}")
     return 0
 
 
-async def _job(manager: Manager, kind: str, names: list[str], options: Options, answer: Answer) -> int:
-    jobs = {name: manager.submit(name, kind) for name in names}
-    if options.has("--no-block"):
+async def _job(call: Call, kind: str, names: list[str] | None = None) -> int:
+    jobs = {name: call.manager.submit(name, kind) for name in (call.names if names is None else names)}
+    if call.options.has("--no-block"):
         return 0
     code = 0
     for name, job in jobs.items():
         assert job.task
         await asyncio.wait([job.task])
         if job.task.cancelled():
-            answer.err(f"Job for {name} canceled.")
+            call.answer.err(f"Job for {name} canceled.")
             code = 1
         elif not job.task.result():
-            answer.err(f"{_why(manager, name)}\n{_advice(name)}")
+            call.answer.err(f"{_why(call.manager, name)}\n{_advice(name)}")
             code = 1
     return code
 
 
-async def _start(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
-    return await _job(manager, "start", names, options, answer)
+async def _start(call: Call) -> int:
+    return await _job(call, "start")
 
 
-async def _stop(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
-    return await _job(manager, "stop", names, options, answer)
+async def _stop(call: Call) -> int:
+    return await _job(call, "stop")
 
 
-async def _restart(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
-    return await _job(manager, "restart", names, options, answer)
+async def _restart(call: Call) -> int:
+    return await _job(call, "restart")
 
 
-async def _try_restart(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
-    running = [name for name in names if manager.unit(name).active == "active"]
-    return await _job(manager, "restart", running, options, answer)
+async def _try_restart(call: Call) -> int:
+    running = [name for name in call.names if call.manager.unit(name).active == "active"]
+    return await _job(call, "restart", running)
 
 
-async def _kill(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
-    wish = (options.all("-s", "--signal") or ["SIGTERM"])[-1]
+async def _kill(call: Call) -> int:
+    wish = (call.options.all("-s", "--signal") or ["SIGTERM"])[-1]
     number = int(wish) if wish.isdigit() else signal.Signals["SIG" + wish.removeprefix("SIG")]
-    for name in names:
-        unit = manager.unit(name)
+    for name in call.names:
+        unit = call.manager.unit(name)
         if isinstance(unit, Service):
             unit.kill(number)
     return 0
 
 
-async def _reload(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
-    await manager.daemon_reload()
+async def _reload(call: Call) -> int:
+    await call.manager.daemon_reload()
     return 0
 
 
-async def _reset_failed(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
-    for name in names or list(manager.units):
-        if manager.unit(name).file.path is None and manager.unit(name).active == "inactive":
+async def _reset_failed(call: Call) -> int:
+    for name in call.names or list(call.manager.units):
+        if call.manager.unit(name).file.path is None and call.manager.unit(name).active == "inactive":
             raise NoSuchUnit(f"Unit {name} not loaded.", 1)
-        manager.unit(name).reset_failed()
+        call.manager.unit(name).reset_failed()
     return 0
 
 
-async def _enable(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
-    for name in names:
-        path = manager.unit_dir / name
+async def _enable(call: Call) -> int:
+    for name in call.names:
+        path = call.manager.unit_dir / name
         if not path.exists():
-            answer.err(f"Failed to enable unit: Unit file {name} does not exist.")
+            call.answer.err(f"Failed to enable unit: Unit file {name} does not exist.")
             return 1
-        for target in manager.unit(name).file.words("Install", "WantedBy"):
-            link = manager.unit_dir / f"{target}.wants" / name
+        for target in call.manager.unit(name).file.words("Install", "WantedBy"):
+            link = call.manager.unit_dir / f"{target}.wants" / name
             link.parent.mkdir(exist_ok=True)
             if not link.is_symlink():
                 link.symlink_to(path)
-                answer.err(f"Created symlink {link} → {path}.")
-    await manager.daemon_reload()
-    return await _job(manager, "start", names, options, answer) if options.has("--now") else 0
+                call.answer.err(f"Created symlink {link} → {path}.")
+    await call.manager.daemon_reload()
+    return await _job(call, "start") if call.options.has("--now") else 0
 
 
-async def _disable(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
-    for name in names:
-        links = list(manager.unit_dir.glob(f"*.target.wants/{name}"))
-        if not links and not (manager.unit_dir / name).exists():
-            answer.err(f"Failed to disable unit: Unit file {name} does not exist.")
+async def _disable(call: Call) -> int:
+    for name in call.names:
+        links = list(call.manager.unit_dir.glob(f"*.target.wants/{name}"))
+        if not links and not (call.manager.unit_dir / name).exists():
+            call.answer.err(f"Failed to disable unit: Unit file {name} does not exist.")
             return 1
         for link in links:
             link.unlink()
-            answer.err(f'Removed "{link}".')
-    await manager.daemon_reload()
-    return await _job(manager, "stop", names, options, answer) if options.has("--now") else 0
+            call.answer.err(f'Removed "{link}".')
+    await call.manager.daemon_reload()
+    return await _job(call, "stop") if call.options.has("--now") else 0
 
 
-async def _is_active(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
-    states = [manager.unit(name).active for name in names]
-    answer.out("\n".join(states))
+async def _is_active(call: Call) -> int:
+    states = [call.manager.unit(name).active for name in call.names]
+    call.answer.out("\n".join(states))
     return 0 if "active" in states else 3
 
 
-async def _is_failed(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
-    states = [manager.unit(name).active for name in names]
-    answer.out("\n".join(states))
+async def _is_failed(call: Call) -> int:
+    states = [call.manager.unit(name).active for name in call.names]
+    call.answer.out("\n".join(states))
     return 0 if "failed" in states else 1
 
 
-async def _is_enabled(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
+async def _is_enabled(call: Call) -> int:
     code = 1
-    for name in names:
-        state = file_state(manager, name)
+    for name in call.names:
+        state = file_state(call.manager, name)
         if not state:
-            answer.err(f"Failed to get unit file state for {name}: No such file or directory")
+            call.answer.err(f"Failed to get unit file state for {name}: No such file or directory")
             return 1
-        answer.out(state)
+        call.answer.out(state)
         code = 0 if state in ("enabled", "static") else code
     return code
 
 
-async def _is_system_running(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
-    while options.has("--wait") and manager.booting:
+async def _is_system_running(call: Call) -> int:
+    while call.options.has("--wait") and call.manager.booting:
         await asyncio.sleep(0.02)
-    failed = any(unit.active == "failed" for unit in manager.units.values())
-    state = "starting" if manager.booting else "degraded" if failed else "running"
-    answer.out(state)
+    failed = any(unit.active == "failed" for unit in call.manager.units.values())
+    state = "starting" if call.manager.booting else "degraded" if failed else "running"
+    call.answer.out(state)
     return 0 if state == "running" else 1
 
 
-async def _cat(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
-    for name in names:
-        file = manager.unit(name).file
+async def _cat(call: Call) -> int:
+    for name in call.names:
+        file = call.manager.unit(name).file
         if file.path is None:
-            answer.err(f"No files found for {name}.")
+            call.answer.err(f"No files found for {name}.")
             return 1
         parts = [
             f"# {path}\n{Path(path).read_text().rstrip(chr(10))}" for path in (file.path, *file.drop_ins)
         ]
-        answer.out("\n\n".join(parts))
+        call.answer.out("\n\n".join(parts))
     return 0
 
 
-async def _list_units(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
-    kinds = [kind for value in options.all("-t", "--type") for kind in value.split(",")]
+async def _list_units(call: Call) -> int:
+    kinds = [kind for value in call.options.all("-t", "--type") for kind in value.split(",")]
     rows = []
-    for name in manager.known():
-        unit = manager.unit(name)
-        shown = options.has("-a", "--all") or unit.active != "inactive"
-        if shown and (not kinds or name.rpartition(".")[2] in kinds) and (not names or name in names):
-            load = properties(manager, unit)["LoadState"]
+    for name in call.manager.known():
+        unit = call.manager.unit(name)
+        shown = call.options.has("-a", "--all") or unit.active != "inactive"
+        if (
+            shown
+            and (not kinds or name.rpartition(".")[2] in kinds)
+            and (not call.names or name in call.names)
+        ):
+            load = properties(call.manager, unit)["LoadState"]
             description = unit.file.get("Unit", "Description") or name
             rows.append(
                 {
@@ -199,42 +213,46 @@ async def _list_units(manager: Manager, names: list[str], options: Options, answ
                     "description": description,
                 }
             )
-    if "json" in options.all("-o", "--output"):
-        answer.out(json.dumps(rows))
+    if "json" in call.options.all("-o", "--output"):
+        call.answer.out(json.dumps(rows))
     else:
         for row in rows:
-            answer.out(" ".join(row.values()))
+            call.answer.out(" ".join(row.values()))
     return 0
 
 
-async def _list_unit_files(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
-    kinds = [kind for value in options.all("-t", "--type") for kind in value.split(",")]
-    for path in sorted(manager.unit_dir.iterdir()):
-        if path.is_file() and (not kinds or path.suffix[1:] in kinds) and (not names or path.name in names):
-            answer.out(f"{path.name} {file_state(manager, path.name)} enabled")
+async def _list_unit_files(call: Call) -> int:
+    kinds = [kind for value in call.options.all("-t", "--type") for kind in value.split(",")]
+    for path in sorted(call.manager.unit_dir.iterdir()):
+        if (
+            path.is_file()
+            and (not kinds or path.suffix[1:] in kinds)
+            and (not call.names or path.name in call.names)
+        ):
+            call.answer.out(f"{path.name} {file_state(call.manager, path.name)} enabled")
     return 0
 
 
-async def _status(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
+async def _status(call: Call) -> int:
     code = 0
-    for name in names:
-        unit = manager.unit(name)
+    for name in call.names:
+        unit = call.manager.unit(name)
         if unit.file.path is None:
-            answer.err(f"Unit {name} could not be found.")
+            call.answer.err(f"Unit {name} could not be found.")
             return 4
-        answer.out(
+        call.answer.out(
             f"{unit.title}\n     Loaded: loaded ({unit.file.path})\n     Active: {unit.active} ({unit.sub})"
         )
         code = code if unit.active == "active" else 3
     return code
 
 
-async def _reboot(manager: Manager, names: list[str], options: Options, answer: Answer) -> int:
-    answer.reboot = True
+async def _reboot(call: Call) -> int:
+    call.answer.reboot = True
     return 0
 
 
-_VERBS: dict[str, Verb] = {
+_VERBS: dict[str, Callable[[Call], Awaitable[int]]] = {
     "show": _show,
     "start": _start,
     "stop": _stop,

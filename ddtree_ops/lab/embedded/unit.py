@@ -1,11 +1,11 @@
-"""What services and timers share: state, time stamps, and the journal lines that systemd writes about a unit."""
+"""What services and timers share: state, time stamps, and the journal lines about a unit."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from ddtree_ops.lab.embedded.journal import Journal
 from ddtree_ops.lab.embedded.unitfile import UnitFile
@@ -74,9 +74,7 @@ class Unit:
         """A line that one of the unit's processes printed."""
         text = line.decode("utf-8", errors="surrogateescape")
         words = self.file.get("Service", "ExecStart").lstrip("-@:+!").split()
-        name = self.file.get("Service", "SyslogIdentifier") or os.path.basename(
-            words[0] if words else self.name
-        )  # noqa: PTH119  # a command word, not a path of ours
+        name = self.file.get("Service", "SyslogIdentifier") or Path(words[0] if words else self.name).name
         fields = {"MESSAGE": text, "SYSLOG_IDENTIFIER": name, "_PID": str(pid), "PRIORITY": "6"}
         self._write(fields | {"_SYSTEMD_UNIT": self.name, "_SYSTEMD_INVOCATION_ID": self.invocation})
 

@@ -9,11 +9,16 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-_UNITS = {
-    "usec": 1e-6, "us": 1e-6, "msec": 1e-3, "ms": 1e-3, "": 1.0, "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
-    "m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0, "h": 3600.0, "hr": 3600.0, "hour": 3600.0,
-    "hours": 3600.0, "d": 86400.0, "day": 86400.0, "days": 86400.0, "w": 604800.0, "week": 604800.0, "weeks": 604800.0,
-}  # fmt: skip
+_SPANS = {
+    1e-6: "usec us",
+    1e-3: "msec ms",
+    1.0: "seconds second sec s",
+    60.0: "minutes minute min m",
+    3600.0: "hours hour hr h",
+    86400.0: "days day d",
+    604800.0: "weeks week w",
+}
+_UNITS = {"": 1.0} | {word: size for size, words in _SPANS.items() for word in words.split()}
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "'", "s": " "}
 _CHOICES = {
     ("Service", "Type"): ("service type", {"simple", "exec", "oneshot", "forking", "notify", "idle", "dbus"}),
@@ -226,7 +231,7 @@ def known_keys() -> dict[str, frozenset[str]]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with continuations joined and comments gone, numbered by their last physical line as systemd does."""
+    """Lines with continuations joined and comments gone, numbered by their last physical line."""
     held = ""
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()

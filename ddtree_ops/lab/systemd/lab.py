@@ -30,7 +30,7 @@ _SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def why_not() -> str:
-    """The reason why this machine cannot boot systemd hosts; "" when it can, perhaps after installing packages."""
+    """Why this machine cannot boot systemd hosts; "" when it can, perhaps after installing packages."""
     if not sys.platform.startswith("linux"):
         return "systemd hosts need Linux"
     if os.geteuid() != 0:
