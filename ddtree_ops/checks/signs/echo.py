@@ -100,16 +100,20 @@ def _prompt_fragments(text: str, prompt: str) -> Iterator[Sign]:
     """How much of the answer is the prompt's own wording."""
     said, asked = words(text), [word.text.casefold() for word in words(prompt)]
     taken = _taken(said, asked)
-    own = [word for word, is_taken in zip(said, taken, strict=True) if not is_taken]
-    if sum(taken) < _GRAM or (not own and len(asked) > 60):
+    if sum(taken) < _GRAM:
         return
+    own = [word.text.casefold() for word, is_taken in zip(said, taken, strict=True) if not is_taken]
     at = taken.index(True)
     span = (said[at].start, said[len(said) - 1 - taken[::-1].index(True)].end)
-    if len(own) <= _GRAM and any(word.text.casefold() not in _INTRODUCING for word in own):
-        yield Sign(reason="little but fragments of its prompt", weight=1.0, span=span)
-    elif _whole_prompt(said, asked):
+    if _whole_prompt(said, asked):
         weight = 1.0 if len(own) <= sum(taken) else 0.6
         yield Sign(reason="it repeats its prompt word for word", weight=weight, span=span)
+    elif taken[-1] and len(own) <= _GRAM and not text.rstrip().endswith((".", "!", "?")):
+        # "Paris is the capital of France." ends in the question's words too, but it ends.
+        strange = sum(word not in _INTRODUCING for word in own)
+        if strange:
+            weight = 1.0 if strange > 1 else 0.6
+            yield Sign(reason="little but a fragment of its prompt", weight=weight, span=span)
 
 
 def _taken(said: tuple[Word, ...], asked: list[str]) -> list[bool]:
