@@ -53,6 +53,10 @@ def token_ids(body: object) -> Ids:
     return _ids(mapping(body).get("tokens"))
 
 
+def detokenized(body: object) -> str:
+    return str(mapping(body).get("text", ""))
+
+
 def generation(body: object, seconds: float) -> Generation:
     """One answer of the native route. Raises Unlike for an aborted request, as nothing was answered then."""
     answer = mapping(sound(body))

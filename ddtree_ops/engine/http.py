@@ -128,6 +128,11 @@ class EngineClient:
         body = {"prompt": text, "add_special_tokens": special}
         return self._ask("POST", "/v1/tokenize", body, self.timeouts.control, answers.token_ids)
 
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens too."""
+        body = {"tokens": list(ids), "skip_special_tokens": False}
+        return self._ask("POST", "/v1/detokenize", body, self.timeouts.control, answers.detokenized)
+
     def tokenize_messages(
         self, messages: Sequence[Mapping[str, str]], *, template_kwargs: Mapping[str, object] | None = None
     ) -> Ids:

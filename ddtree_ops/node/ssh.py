@@ -18,6 +18,7 @@ from typing import Any
 
 import fabric
 import paramiko
+from fabric.connection import derive_shorthand
 
 from ddtree_ops.model.errors import Refused, Unreachable, UsageError
 from ddtree_ops.node.ssh_config import read_ssh_config
@@ -101,8 +102,8 @@ class SshLink:
 
     @property
     def user(self) -> str:
-        """Who is logged in."""
-        return str(self._hops[-1].connection.user)
+        """Who is logged in; "" while the link is closed."""
+        return str(self._hops[-1].connection.user) if self._hops else ""
 
     def run(self, argv: tuple[str, ...], *, stdin: bytes = b"", timeout_s: float) -> Ran:
         """Runs argv to its end, as root where the target asks for sudo; Unreachable when it can't."""
@@ -247,8 +248,10 @@ class _Config:
 
     def jumps(self) -> tuple[str, ...]:
         """Gateways in the order of travel; a gateway's own ProxyJump comes before it."""
+        if self._target.jump:
+            return self._travel(self._target.jump, set())
         address = self._target.address
-        return self._travel(self._target.jump or self._lookup(address).get("proxyjump", "none"), {address})
+        return self._travel(self._lookup(address).get("proxyjump", "none"), {address})
 
     def hop(self, jump: str | None) -> _Hop:
         """A connection not opened yet: to a gateway, or (None) to the target itself."""
@@ -277,7 +280,7 @@ class _Config:
         if jumps.lower() == "none":
             return ()
         first, *rest = (jump.strip() for jump in jumps.split(","))
-        alias = str(fabric.Connection.derive_shorthand(first)["host"])
+        alias = str(derive_shorthand(first)["host"])
         if alias in seen:
             return ()
         before = self._travel(self._lookup(alias).get("proxyjump", "none"), {*seen, alias})

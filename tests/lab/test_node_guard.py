@@ -125,7 +125,7 @@ WantedBy=multi-user.target
                 proof=Proof(port=self.port, text="a poem", deadline_s=20),
             )
 
-    def until(self, look: Callable[[], bool], seconds: float = 60) -> None:
+    def until(self, look: Callable[[], bool], seconds: float = 90) -> None:
         deadline = time.monotonic() + seconds
         while not look():
             assert time.monotonic() < deadline, self.story()
@@ -166,7 +166,7 @@ def make_rig(lab: Lab, on: LabNode, link: SshLink) -> Rig:
     service = f"tiny{next(_number)}"
     on.file("/opt").mkdir(exist_ok=True)
     shutil.copy(TINY, on.file("/opt/tiny_engine.py"))
-    return Rig(lab, on, service, free_port(), link, Node("h1", link, service))
+    return Rig(lab, on, service, free_port(), link, Node(on.host.name, link, service))
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def rig(lab: Lab, node: LabNode) -> Iterator[Rig]:
 def rebooted(rig: Rig) -> Rig:
     """The same service after a power cut, over a new link."""
     rig.link.close()
-    rig.lab.reboot("h1")
+    rig.lab.reboot(rig.on.host.name)
     deadline = time.monotonic() + 60
     while True:
         link = SshLink(target(rig.lab))
@@ -191,7 +191,7 @@ def rebooted(rig: Rig) -> Rig:
         except OpsError:
             assert time.monotonic() < deadline
             time.sleep(0.2)
-    rig.link, rig.node = link, Node("h1", link, rig.service)
+    rig.link, rig.node = link, Node(rig.on.host.name, link, rig.service)
     return rig
 
 
@@ -266,7 +266,7 @@ def test_a_guard_killed_while_it_proves_is_started_again_and_does_not_restart_tw
     rig.until(lambda: bool(_loading_again(rig)))
     serving = rig.invocation()
     pid = int(rig.on.show(f"ddtree-ops-guard-{rig.service}.service", "MainPID")["MainPID"])
-    rig.lab.kill("h1", pid)
+    rig.lab.kill(rig.on.host.name, pid)
     ended = rig.until_settled()
     assert (ended.event, ended.detail["proven"], rig.invocation()) == ("reverted", True, serving)
 

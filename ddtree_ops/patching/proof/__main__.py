@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -15,21 +16,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(argv)
     if given.device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
-    from . import prove  # torch and triton read the environment when they are imported
+    try:
+        document = _document(given)
+    except (ImportError, LookupError, SyntaxError, AttributeError, TypeError, OSError) as error:
+        document = {"passed": False, "error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(document, indent=None if given.compact else 2))  # noqa: T201 - the program's output
+    return 2 if "error" in document else 0 if document["passed"] else 1
 
-    document = prove.document(
+
+def _document(given: argparse.Namespace) -> dict[str, Any]:
+    from . import prove, selftest  # torch and triton read the environment when they are imported
+
+    if given.selftest:
+        return selftest.document(
+            given.tree,
+            budgets=given.budgets,
+            batches=given.batches or (1, 4),
+            block=given.block,
+            device=given.device,
+            dtypes=given.dtype,
+            seed=given.seed,
+        )
+    return prove.document(
         given.tree,
         budgets=given.budgets,
         block=given.block,
         count=given.cases,
         seed=given.seed,
         device=given.device,
-        dtype=given.dtype,
+        dtype=given.dtype[0],
         batches=given.batches,
         until_wrong=given.until_wrong,
     )
-    print(json.dumps(document, indent=None if given.compact else 2))  # noqa: T201 - the program's output
-    return 0 if document["passed"] else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,10 +65,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cases", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32")
+    parser.add_argument("--dtype", type=_names, default=("float32",), help="float32, or bfloat16,float16")
+    parser.add_argument("--selftest", action="store_true", help="every budget × batch × mode, with times")
     parser.add_argument("--until-wrong", type=int, default=0, help="stop after so many cases with wrong rows")
     parser.add_argument("--compact", action="store_true", help="JSON on one line")
     return parser
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := set(names) - {"float32", "float16", "bfloat16"}:
+        raise argparse.ArgumentTypeError(
+            f"got {', '.join(sorted(unknown))}, expected float32, float16, bfloat16"
+        )
+    return names
 
 
 def _numbers(text: str) -> tuple[int, ...]:

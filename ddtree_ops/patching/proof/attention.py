@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-import importlib
 import random
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from . import shared, stand_ins, widths
-from .cases import Case, Heads, ancestors
+from . import shared, stage, stand_ins, widths
+from .cases import Case
 
-CONTEXT = 512
-
-
-class Loose(SimpleNamespace):
-    """Fields given, None for every other."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return None
+INDICES = "create_flashinfer_kv_indices_triton"
 
 
 class Tree:
     """One SGLang, imported once; `roots` are directories, the first that has a file gives it."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
+        torch.set_num_threads(1)
+        warnings.filterwarnings("ignore", module="triton")  # the interpreter computes masked-off lanes too
+        shared.patch_once()
         self.roots = tuple(roots)
-        self.spec = Loose(speculative_num_steps=1, speculative_eagle_topk=4)
-        self.settings = _settings(self.spec)
-        self.module = stand_ins.install(self.roots, {"sglang.srt.runtime_context": self.settings})
+        self.spec = stage.Loose(speculative_num_steps=1, speculative_eagle_topk=4)
+        self.settings = stage.settings(self.spec)
         self.sizing = widths.Sizing(self.roots, self.settings)
+        self.module = stand_ins.install(self.roots, {"sglang.srt.runtime_context": self.settings})
         self.kernel = shared.Kernel()
+        if INDICES in vars(self.module):
+            setattr(self.module, INDICES, shared.Indices(getattr(self.module, INDICES)))
 
 
 class Engine:
@@ -53,9 +48,9 @@ class Engine:
             return self
         return Engine(self.tree, width, self.budget, self.device, self.dtype)
 
-    def arguments(self) -> Loose:
+    def arguments(self) -> stage.Loose:
         """The server arguments that decide widths."""
-        return Loose(
+        return stage.Loose(
             speculative_num_draft_tokens=self.block,
             speculative_ddtree_budget=self.budget,
             speculative_num_steps=1,
@@ -88,27 +83,29 @@ class Seen:
     rows_at: list[int]  # qo_indptr
     mask_at: list[int]  # mask_indptr
     longest: int  # max_extend_len: rows of a request that are computed
-    mask: list[int]  # the flat mask as the kernel had it
+    mask: torch.Tensor  # the flat mask as the kernel had it
     held: int  # rows that were computed at all: a graph may have fewer than the pass
 
 
 def draw(case: Case, engine: Engine) -> Tensors:
     """Random inputs; values of tree tokens are larger, so that one column too many shows."""
-    rng = torch.Generator().manual_seed(case.seed)
+    rng = torch.Generator(engine.device).manual_seed(case.seed)
     heads, width = case.heads, case.width
     total = sum(case.prefixes)
-    room = (case.batch + case.padded) * max(width, engine.block, engine.graph_width)
+    widest = 2 * max(width, engine.block, engine.graph_width)  # room for widths that are mistaken
+    room = (case.batch + case.padded) * widest
 
     def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=rng).to(engine.dtype).to(engine.device)
+        return torch.randn(*shape, generator=rng, device=engine.device).to(engine.dtype)
 
     key = normal(room, heads.kv, heads.key)
     pool_key = normal(total + 9, heads.kv, heads.key)
     mla = heads.value < heads.key
     value = key[..., : heads.value].contiguous() if mla else 4 * normal(room, heads.kv, heads.value)
     pool_value = pool_key[..., : heads.value] if mla else normal(total + 9, heads.kv, heads.value)
-    slots = torch.zeros(case.batch + 1, CONTEXT + width, dtype=torch.int32)
-    free = torch.randperm(total + 8, generator=rng)[:total] + 1
+    slots = torch.zeros(case.batch + 1, stage.CONTEXT + width, dtype=torch.int32)
+    order = torch.Generator().manual_seed(case.seed)
+    free = torch.randperm(total + 8, generator=order)[:total] + 1
     at = 0
     for request, prefix in enumerate(case.prefixes):
         slots[request + 1, :prefix] = free[at : at + prefix].int()
@@ -120,7 +117,7 @@ def draw(case: Case, engine: Engine) -> Tensors:
         pool_key=pool_key,
         pool_value=pool_value,
         slots=slots.to(engine.device),
-        mask=spared(mask_of(case), room * (max(case.prefixes) + room)).to(engine.device),
+        mask=spared(mask_of(case), room * (max(case.prefixes) + widest)).to(engine.device),
         lengths=torch.tensor(case.prefixes, dtype=torch.int64, device=engine.device),
     )
 
@@ -128,12 +125,13 @@ def draw(case: Case, engine: Engine) -> Tensors:
 def mask_of(case: Case) -> torch.Tensor:
     """The flat mask of the batch: every row sees its prefix and its ancestors."""
     parts = []
-    for prefix, parents in zip(case.prefixes, case.trees):
-        rows = torch.zeros(case.width, prefix + case.width, dtype=torch.bool)
-        rows[:, :prefix] = True
-        for node, seen in enumerate(ancestors(parents)):
-            rows[node, [prefix + other for other in seen]] = True
-        parts.append(rows.flatten())
+    for prefix, parents in zip(case.prefixes, case.trees, strict=True):
+        tree = torch.eye(case.width, dtype=torch.bool)
+        for node, parent in enumerate(parents):
+            if parent >= 0:
+                tree[node] |= tree[parent]
+        seen = torch.ones(case.width, prefix, dtype=torch.bool)
+        parts.append(torch.cat([seen, tree], 1).flatten())
     return torch.cat(parts)
 
 
@@ -146,8 +144,8 @@ def run(engine: Engine, case: Case, tensors: Tensors) -> Seen:
     """The pass in its mode. A graph narrower than the pass computes its own rows alone."""
     if case.mode != "eager":
         engine = engine.for_graphs(case.width)
-    backend = _backend(engine, case, tensors)
-    batch = _batch(engine, case, tensors, tensors.mask)
+    backend = stage.backend_of(engine, case, tensors)
+    batch = stage.batch_of(engine, case, tensors, tensors.mask, tensors.lengths)
     held = case.rows
     if case.mode == "eager":
         backend.init_forward_metadata(batch)
@@ -162,167 +160,65 @@ def prepare_graph(engine: Engine, backend: Any, case: Case, tensors: Tensors, ba
     held, width = case.batch + case.padded, engine.graph_width
     backend.init_cuda_graph_state(held, held * width)
     if case.mode == "capture":
-        _metadata(backend, batch, capturing=True)
+        stage.metadata(backend, batch, capturing=True)
         return
-    dummy = _dummy(engine, case, held)
-    _metadata(backend, dummy, capturing=True)
+    stage.metadata(backend, stage.dummy_of(engine, tensors, held), capturing=True)
     captured = backend.forward_metadata
-    padded = pad(batch, case, tensors)
-    other = _batch(engine, case, tensors, mask_of(_shuffled(case)).to(engine.device))
-    for one in (pad(other, case, tensors), padded):
-        _metadata(backend, one, capturing=False)
+    other = stage.batch_of(engine, case, tensors, mask_of(_shuffled(case)).to(engine.device), tensors.lengths)
+    for one in (stage.pad(other, case), stage.pad(batch, case)):
+        stage.metadata(backend, one, capturing=False)
     backend.forward_metadata = captured
 
 
 def forward(engine: Engine, backend: Any, case: Case, tensors: Tensors, batch: Any, held: int) -> Seen:
-    """One layer through `forward_extend`, its output poisoned before the kernel writes.
+    """One layer through `forward_extend`; `held` rows are the pass's, or those that a graph has."""
+    given: dict[str, Any] = {}
+    output = poisoned_pass(engine, backend, case, tensors, batch, given)
+    return seen(case, output, given["given"], tensors.mask.numel(), held)
+
+
+def poisoned_pass(
+    engine: Engine, backend: Any, case: Case, tensors: Tensors, batch: Any, given: dict[str, Any]
+) -> torch.Tensor:
+    """The layer's output, NaN before the kernel writes; `given` keeps the kernel's arguments.
 
     Inputs and output have spare rows behind the pass, so that a kernel that overruns harms nobody.
     """
-    heads = case.heads
-    seen: dict[str, Any] = {}
     kernel = backend.extend_attention_fwd
 
-    def poisoned(query: Any, key: Any, value: Any, output: Any, *given: Any, **named: Any) -> None:
+    def poisoned(query: Any, key: Any, value: Any, output: Any, *rest: Any, **named: Any) -> None:
         output.fill_(float("nan"))
-        seen["given"] = given
-        engine.tree.kernel(kernel, case, query, key, value, output, *given, **named)
+        given["given"] = rest
+        engine.tree.kernel(kernel, case, query, key, value, output, *rest, **named)
 
     backend.extend_attention_fwd = poisoned
-    output = backend.forward_extend(
-        tensors.query.flatten(1), tensors.key, tensors.value, layer(heads), batch, save_kv_cache=False
-    )
-    backend.extend_attention_fwd = kernel
-    output = output.view(-1, heads.query, heads.value).float().cpu()
-    output[held:] = float("nan")
-    rows_at, _, _, mask, _, mask_at, longest = seen["given"][2:9]
+    try:
+        output: torch.Tensor = backend.forward_extend(
+            tensors.query.flatten(1),
+            tensors.key,
+            tensors.value,
+            stage.layer(case.heads),
+            batch,
+            save_kv_cache=False,
+        )
+    finally:
+        backend.extend_attention_fwd = kernel
+    return output
+
+
+def seen(case: Case, output: torch.Tensor, given: tuple[Any, ...], mask_size: int, held: int) -> Seen:
+    """What the kernel was given and wrote, brought to the CPU."""
+    written = output.view(-1, case.heads.query, case.heads.value).float().cpu()
+    written[held:] = float("nan")
+    rows_at, _, _, mask, _, mask_at, longest = given[2:9]
     return Seen(
-        output=output[: case.rows],
+        output=written[: case.rows],
         rows_at=rows_at.tolist(),
         mask_at=mask_at.tolist(),
         longest=int(longest),
-        mask=mask[: 2 * tensors.mask.numel()].int().tolist(),
+        mask=mask[: 2 * mask_size],
         held=held,
     )
-
-
-def layer(heads: Heads) -> Loose:
-    return Loose(
-        tp_q_head_num=heads.query,
-        tp_k_head_num=heads.kv,
-        tp_v_head_num=heads.kv,
-        head_dim=heads.key,
-        qk_head_dim=heads.key,
-        v_head_dim=heads.value,
-        scaling=heads.key**-0.5,
-        layer_id=0,
-        logit_cap=0.0,
-        logit_capping_method="tanh",
-        sliding_window_size=-1,
-        is_cross_attention=False,
-        attn_type="decoder",
-        xai_temperature_len=-1,
-    )
-
-
-def pad(batch: Any, case: Case, tensors: Tensors) -> Any:
-    """The batch as a runner hands it to a graph captured for more requests: slot 0, one token each."""
-    if not case.padded:
-        return batch
-    zeros = torch.zeros(case.padded, dtype=torch.int64, device=tensors.lengths.device)
-    return Loose(
-        **{
-            **vars(batch),
-            "batch_size": case.batch + case.padded,
-            "seq_lens": torch.cat([batch.seq_lens, zeros + 1]),
-            "seq_lens_sum": batch.seq_lens_sum + case.padded,
-            "req_pool_indices": torch.cat([batch.req_pool_indices, zeros]),
-        }
-    )
-
-
-def _backend(engine: Engine, case: Case, tensors: Tensors) -> Any:
-    heads, pool = case.heads, _pool(tensors)
-    engine.tree.spec.speculative_num_draft_tokens = engine.block
-    arch = importlib.import_module("sglang.srt.configs.model_config").AttentionArch
-    runner = Loose(
-        req_to_token_pool=Loose(size=case.batch + case.padded + 1, req_to_token=tensors.slots),
-        token_to_kv_pool=pool,
-        device=engine.device,
-        gpu_id=0,
-        is_draft_worker=False,
-        server_args=engine.arguments(),
-        spec_algorithm=widths.Algorithm(),
-        page_size=1,
-        dcp_size=1,
-        dcp_rank=0,
-        kv_cache_dtype=engine.dtype,
-        decode_num_tokens_per_req=lambda **_: engine.graph_width,
-        kv_index_translator=_Translator(tensors.slots),
-        model_config=Loose(
-            attention_arch=arch.MLA if heads.value < heads.key else arch.MHA,
-            num_attention_heads=heads.query,
-            get_max_num_attention_heads=lambda: heads.query,
-            get_num_kv_heads=lambda *_: heads.kv,
-            head_dim=heads.key,
-            v_head_dim=heads.value,
-            context_len=CONTEXT,
-            is_encoder_decoder=False,
-            hf_config=Loose(architectures=[]),
-        ),
-    )
-    return engine.tree.module.TritonAttnBackend(runner)
-
-
-def _batch(engine: Engine, case: Case, tensors: Tensors, mask: torch.Tensor) -> Loose:
-    spec = Loose(custom_mask=mask, draft_token_num=case.width, num_tokens_per_req=case.width)
-    return Loose(
-        batch_size=case.batch,
-        seq_lens=tensors.lengths,
-        seq_lens_sum=sum(case.prefixes),
-        seq_lens_cpu=tensors.lengths.cpu(),
-        req_pool_indices=torch.arange(1, case.batch + 1, device=engine.device),
-        forward_mode=engine.tree.module.ForwardMode.TARGET_VERIFY,
-        spec_info=spec,
-        token_to_kv_pool=_pool(tensors),
-    )
-
-
-def _dummy(engine: Engine, case: Case, held: int) -> Loose:
-    """The batch that a runner captures with: slot 0, one token of prefix, a mask of ones."""
-    width = engine.graph_width
-    ones = torch.ones((held + held * width) * width, dtype=torch.bool, device=engine.device)
-    zeros = torch.zeros(held, dtype=torch.int64, device=engine.device)
-    return Loose(
-        batch_size=held,
-        seq_lens=zeros + 1,
-        seq_lens_sum=held,
-        req_pool_indices=zeros,
-        forward_mode=engine.tree.module.ForwardMode.TARGET_VERIFY,
-        spec_info=Loose(custom_mask=ones, draft_token_num=width, num_tokens_per_req=width),
-    )
-
-
-def _metadata(backend: Any, batch: Any, *, capturing: bool) -> None:
-    """Capture's or replay's metadata, by whichever of the two interfaces the release has."""
-    if hasattr(backend, "init_forward_metadata_out_graph"):
-        backend.init_forward_metadata_out_graph(batch, in_capture=capturing)
-        return
-    common = {
-        "bs": batch.batch_size,
-        "req_pool_indices": batch.req_pool_indices,
-        "seq_lens": batch.seq_lens,
-        "encoder_lens": None,
-        "forward_mode": batch.forward_mode,
-        "spec_info": batch.spec_info,
-    }
-    if capturing:
-        tokens = batch.batch_size * batch.spec_info.draft_token_num
-        backend.init_forward_metadata_capture_cuda_graph(num_tokens=tokens, **common)
-    else:
-        backend.init_forward_metadata_replay_cuda_graph(
-            seq_lens_sum=batch.seq_lens_sum, seq_lens_cpu=batch.seq_lens_cpu, **common
-        )
 
 
 def _shuffled(case: Case) -> Case:
@@ -330,56 +226,3 @@ def _shuffled(case: Case) -> Case:
     rng = random.Random(case.seed)
     trees = tuple((-1, *(rng.randint(0, node - 1) for node in range(1, case.width))) for _ in case.trees)
     return Case(**{**vars(case), "trees": trees})
-
-
-class _Translator:
-    """Slots as they are: what later releases put between request and pool when nothing is shared."""
-
-    is_translating = False
-
-    def __init__(self, slots: torch.Tensor) -> None:
-        self.slots = slots
-
-    def fill_packed_read_stream(
-        self, *, req_pool_indices: Any, seq_lens: Any, indptr: Any, out: Any, total_tokens: int = 0
-    ) -> None:
-        del indptr, total_tokens
-        at = 0
-        for request, length in zip(req_pool_indices.tolist(), seq_lens.tolist()):
-            out[at : at + length] = self.slots[request, :length]
-            at += length
-
-    def build_index_table(self, *, req_pool_indices: Any, **_: Any) -> Loose:
-        return Loose(ids=self.slots, row_ids=req_pool_indices, row_stride=self.slots.stride(0), entry_page_size=1)
-
-    def index_table_for_batch(self, batch: Any) -> Loose:
-        return self.build_index_table(req_pool_indices=batch.req_pool_indices)
-
-    def make_capture_tables(self, *_: Any, **__: Any) -> None:
-        return None
-
-    def pack_read_stream(self, plan: Any, **given: Any) -> None:
-        del plan
-        self.fill_packed_read_stream(**given)
-
-
-def _pool(tensors: Tensors) -> Loose:
-    return Loose(
-        start_layer=0,
-        get_key_buffer=lambda _: tensors.pool_key,
-        get_value_buffer=lambda _: tensors.pool_value,
-        get_v_head_dim=lambda: tensors.pool_value.shape[-1],
-    )
-
-
-def _settings(spec: Loose) -> dict[str, Any]:
-    """The process-wide settings that later releases read instead of their arguments."""
-    kernel = Loose(triton_attention_num_kv_splits=8)
-    run = Loose(kernel=kernel, dllm=Loose(), deterministic=Loose(enable_deterministic_inference=False))
-    parallel = Loose(attn_tp_size=1, attn_tp_rank=0, attn_dcp_size=1, attn_dcp_rank=0)
-    return {
-        "get_spec": lambda: spec,
-        "get_exec": lambda: run,
-        "get_parallel": lambda: parallel,
-        "get_schedule": lambda: Loose(chunked_prefill_size=8192, page_size=1),
-    }

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import triton
 
 from .attention import Engine, Tree
-from .cases import REAL, SMALL, Case, generate
+from .cases import REAL, SMALL, Case, generate, known_fault
 from .compare import verdict
 from .outcome import Tally, Verdict
+from .selftest import machine
 
 
 def verdicts(
@@ -39,9 +38,7 @@ def document(
     batches: Sequence[int] = (),
     until_wrong: int = 0,
 ) -> dict[str, Any]:
-    """Runs `count` cases and gives the JSON of `patch prove`; `until_wrong` stops early once so many failed."""
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", module="triton")  # the interpreter computes masked-off lanes too
+    """The JSON of `patch prove` over `count` cases; `until_wrong` stops once so many had wrong rows."""
     tally, bad = Tally(), 0
     cases = list(
         generate(
@@ -61,8 +58,18 @@ def document(
         **tally.document(),
         "budgets": list(budgets),
         "block": block,
-        "device": torch.cuda.get_device_name(0) if device == "cuda" else "cpu, interpreted",
         "dtype": dtype,
-        "torch": torch.__version__,
-        "triton": triton.__version__,
+        **machine(device),
+    }
+
+
+def beside(folder: Path, budgets: Sequence[int], count: int) -> dict[str, Any]:
+    """A release's `stock` tree on the known batch, and its `patched` files on many cases, both on a CPU."""
+    stock, patched = folder / "stock", folder / "patched"
+    known = Tally()
+    for one in verdicts(Tree([stock]), [known_fault()], block=8):
+        known.add(one)
+    return {
+        "stock": {**known.document(), "findings": []},
+        "patched": document([patched, stock], budgets=budgets, count=count),
     }

@@ -56,7 +56,7 @@ class Blank(metaclass=Missing):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__()
 
-    def __init__(self, *values: Any, **fields: Any) -> None:
+    def __init__(self, *_: Any, **fields: Any) -> None:
         self.__dict__.update(fields)
 
 
@@ -96,16 +96,23 @@ class Environment:
         return types.SimpleNamespace(get=lambda: 1.0 if name.endswith("_MULT") else False)
 
 
+def no(*_: Any, **__: Any) -> bool:
+    """What every `is_…` of a stand-in says; kernels take it as a constant, so it is a true bool."""
+    return False
+
+
 class StandIn(types.ModuleType):
     """A module whose missing names are stand-ins: classes where the name looks like one."""
 
-    __path__: list[str] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         looks_like_class = name[0].isupper() and not name.isupper()
-        value = Missing(name, (Blank,), {}) if looks_like_class else SILENT
+        value = Missing(name, (Blank,), {}) if looks_like_class else no if name.startswith("is_") else SILENT
         setattr(self, name, value)
         return value
 
@@ -153,7 +160,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def source(roots: Sequence[Path], path: str) -> Path | None:
-    """The file of that path in the first tree that has it: a patched tree may hold the patched files alone."""
+    """The file in the first tree that has it: a patched tree may hold the patched files alone."""
     return next((root / path for root in roots if (root / path).is_file()), None)
 
 
@@ -169,7 +176,7 @@ def definitions(file: Path, names: Sequence[str], also: dict[str, Any] | None = 
 
 
 def install(roots: Sequence[Path], answers: dict[str, dict[str, Any]]) -> types.ModuleType:
-    """The tree's triton backend module; earlier sglang modules are dropped, so trees can follow each other."""
+    """The tree's triton backend module; sglang modules of an earlier tree are dropped."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "sglang"]:
         del sys.modules[name]
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Finder)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ class Algorithm(Silent):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("get_num_tokens_per_"):
-            return lambda tokens, is_draft_worker: tokens
+            return lambda tokens, *_, **__: tokens
         if name in ("is_none", "is_dspark", "is_frozen_kv_mtp"):
             return lambda: False
         return lambda: True
@@ -36,7 +37,7 @@ class _Names(dict[str, Any]):
     """Names that the statements use; what nobody set says nothing."""
 
     def __missing__(self, name: str) -> Any:
-        return __builtins__[name] if isinstance(__builtins__, dict) and name in __builtins__ else SILENT
+        return getattr(builtins, name, SILENT)
 
 
 class Sizing:
@@ -44,11 +45,15 @@ class Sizing:
 
     def __init__(self, roots: Sequence[Path], settings: dict[str, Any]) -> None:
         """`settings` answers what later releases ask their runtime context for."""
-        file = next(found for name in RUNNERS if (found := source(roots, name)))
+        file = next((found for name in RUNNERS if (found := source(roots, name))), None)
+        if file is None:
+            raise LookupError(f"got none of {', '.join(RUNNERS)}, expected sglang in {roots[0]}")
         tree = ast.parse(file.read_text(encoding="utf-8"))
         statements, self.name = _sizing(tree)
         self.code = compile(ast.Module(statements, []), str(file), "exec")
-        self.refuses = any(isinstance(node, ast.Compare) and ast.unparse(node) == CHECK for node in ast.walk(tree))
+        self.refuses = any(
+            isinstance(node, ast.Compare) and ast.unparse(node) == CHECK for node in ast.walk(tree)
+        )
         self.methods = _methods(roots, settings)
 
     def captured(self, arguments: Any, block: int, *, is_draft: bool = False) -> int:
@@ -57,7 +62,11 @@ class Sizing:
         for name, method in self.methods.items():
             setattr(runner, name, lambda _method=method, **given: _method(runner, **given))
         this = SimpleNamespace(
-            model_runner=runner, speculative_num_draft_tokens=block, is_dllm=False, device="cpu", dllm_config=None
+            model_runner=runner,
+            speculative_num_draft_tokens=block,
+            is_dllm=False,
+            device="cpu",
+            dllm_config=None,
         )
         exec(self.code, {}, _Names(self=this, model_runner=runner))
         return int(getattr(this, self.name))

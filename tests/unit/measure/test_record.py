@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import resource
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from ddtree_ops.measure.record import append_line, mend, read_lines, samples_csv
 from ddtree_ops.model.errors import Failed, Refused, UsageError
 from ddtree_ops.model.facts import Gpu
 
+SIMULATED = [("3.5", True), ("yes", True), ("0", False), ("-1", False), ("", False)]
 SAMPLE = Sample(index=0, prompt="a", start=0.0, outcome=Outcome.OK, tokens=3, arrivals=((0.5, 1), (1.5, 3)))
 
 
@@ -128,9 +130,9 @@ def test_simulated_acceptance_is_refused(value, refused):
 
 def test_gpu_readings_are_summed_up_by_gpu():
     """Two readings of one GPU make one line with their spread."""
-    readings = [
-        [Gpu(index=0, name="H200", arch="sm_90", driver="1", memory_total_mib=10, memory_used_mib=5, link="none",
-             sm_clock_mhz=clock, power_w=None)] for clock in (1000, 2000)
-    ]  # fmt: skip
+    gpu = Gpu(
+        index=0, name="H200", arch="sm_90", driver="1", memory_total_mib=10, memory_used_mib=5, link="none"
+    )
+    readings = [[replace(gpu, sm_clock_mhz=clock)] for clock in (1000, 2000)]
     (load,) = gpu_loads(readings)
     assert (load.sm_clock_mhz.mean, load.power_w, load.memory_used_mib.high) == (1500, None, 5)

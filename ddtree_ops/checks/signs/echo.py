@@ -1,0 +1,155 @@
+"""Signs of the conversation itself in the answer: turn markers, role names, pieces of the prompt.
+
+A broken mask lets tokens attend to the wrong positions, and what stands there is the template and the prompt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ddtree_ops.checks.signs.sign import Sign, Word, words
+
+_MARKER = re.compile(
+    r"<\|[a-z_]{3,20}\|>|\[/?INST\]|<</?SYS>>|</?(?:start|end)_of_turn>|<｜[^｜]{2,30}｜>", re.IGNORECASE
+)
+_QUOTES = ('"', "'", "`")  # a text about templates quotes them
+_ROLE_END = re.compile(r"(?P<glue>[^\W\d_]*)(?P<role>user|assistant|system)\n", re.ASCII)
+# English words that end like a role, and may end a line.
+# What is before "user" in the English words that end so, and may end a line.
+_USERS = re.compile(
+    r"super|end|multi|power|sub|non|co|ab|acc|am|bem|caro|ca|conf|def|diff|espo|exc|f|gro|ho|inf|mo|m|perf|per|"
+    r"pa|ref|re|ro|tro|transf|suff|eff"
+)
+_INTRODUCTION = """
+    here here's heres is are was a an the this that these your my our sure certainly of course okay ok
+    absolutely below i i've i'd we for you as requested and with in to it on about great yes write
+    wrote written
+"""
+_INTRODUCING = frozenset(_INTRODUCTION.split())
+_GRAM = 3  # words that must agree in a row to count as taken from the prompt
+
+
+def echo(text: str, prompt: str | None) -> Iterator[Sign]:
+    yield from _markers(text)
+    yield from _roles(text)
+    yield from _restarts(text)
+    if prompt:
+        yield from _prompt_fragments(text, prompt)
+        yield from _prompt_glued(text, prompt)
+
+
+def _markers(text: str) -> Iterator[Sign]:
+    found = [each for each in _MARKER.finditer(text) if not text[: each.start()].endswith(_QUOTES)]
+    if found:
+        first = found[0]
+        glued = text[: first.start()][-1:].isalpha() or _ROLE_END.match(text, first.end()) is not None
+        reason = f"the chat template's marker {first[0]!r}"
+        yield Sign(reason=reason, weight=1.0 if glued or len(found) > 1 else 0.6, span=first.span())
+
+
+def _roles(text: str) -> Iterator[Sign]:
+    """Role names where a line ends, as they stand once the markers around them are skipped."""
+    weighed = [(_role_weight(text, found), found) for found in _ROLE_END.finditer(text)]
+    weight, found = max(weighed, key=lambda pair: pair[0], default=(0.0, None))
+    if found is not None and weight:
+        reason = f"a turn of the conversation inside the answer: {found[0].strip()!r}"
+        yield Sign(reason=reason, weight=weight, span=found.span())
+
+
+def _role_weight(text: str, found: re.Match[str]) -> float:
+    before = text[: found.start()]
+    if before.endswith("-"):
+        return 0.0  # part of a longer name
+    if found["glue"]:
+        is_word = found["role"] == "system" or (
+            _USERS.fullmatch(found["glue"]) and not before.endswith(("'", "’"))
+        )
+        return 0.0 if is_word else 1.0
+    if before.endswith((".", ",", "!", "?", ";")):
+        return 1.0  # behind a sentence, without a space
+    line = before.rsplit("\n", 1)[-1]
+    if line.strip():
+        return 0.0  # "… by the user" may end a line
+    if _ROLE_END.match(text, found.end()) or (found["role"] == "assistant" and not line):
+        return 1.0
+    return 1.0 if _breaks_off(before.rstrip(), text[found.end() :].lstrip()) else 0.6
+
+
+def _breaks_off(before: str, after: str) -> bool:
+    """Whether a sentence stops for the role; lists of roles are introduced, or stand among the like."""
+    if not after or before.endswith((":", ".")):
+        return False
+    around = before.rsplit("\n", 1)[-1], after.split("\n", 1)[0]
+    return any(len(words(line)) >= 4 for line in around)
+
+
+def _restarts(text: str) -> Iterator[Sign]:
+    """The answer's first line once more further down: poems do so on purpose, so it counts little."""
+    first = text.strip().split("\n", 1)[0].strip()
+    if len(words(first)) < 4 or first.startswith(("#", "//", "|", "-")):
+        return
+    again = text.count(first) - 1
+    if again:
+        at = text.index(first, text.index(first) + 1)
+        weight = 0.4 if again == 1 else 0.7
+        yield Sign(reason=f"it starts over: {first[:40]!r}", weight=weight, span=(at, at + len(first)))
+
+
+def _prompt_fragments(text: str, prompt: str) -> Iterator[Sign]:
+    """How much of the answer is the prompt's own wording."""
+    said, asked = words(text), [word.text.casefold() for word in words(prompt)]
+    taken = _taken(said, asked)
+    own = [word for word, is_taken in zip(said, taken, strict=True) if not is_taken]
+    if sum(taken) < _GRAM or (not own and len(asked) > 60):
+        return
+    at = taken.index(True)
+    span = (said[at].start, said[len(said) - 1 - taken[::-1].index(True)].end)
+    if len(own) <= _GRAM and any(word.text.casefold() not in _INTRODUCING for word in own):
+        yield Sign(reason="little but fragments of its prompt", weight=1.0, span=span)
+    elif _whole_prompt(said, asked):
+        weight = 1.0 if len(own) <= sum(taken) else 0.6
+        yield Sign(reason="it repeats its prompt word for word", weight=weight, span=span)
+
+
+def _taken(said: tuple[Word, ...], asked: list[str]) -> list[bool]:
+    """For each word of the answer, whether it stands in a gram that the prompt holds too."""
+    grams = {tuple(asked[at : at + _GRAM]) for at in range(len(asked) - _GRAM + 1)}
+    folded = [word.text.casefold() for word in said]
+    taken = [False] * len(said)
+    for at in range(len(said) - _GRAM + 1):
+        if tuple(folded[at : at + _GRAM]) in grams:
+            taken[at : at + _GRAM] = [True] * _GRAM
+    return taken
+
+
+def _whole_prompt(said: tuple[Word, ...], asked: list[str]) -> bool:
+    folded = " ".join(word.text.casefold() for word in said)
+    return 5 <= len(asked) <= 40 and " ".join(asked) in folded
+
+
+def _prompt_glued(text: str, prompt: str) -> Iterator[Sign]:
+    """Two words of the prompt in one word: "aboutocean", "oceanWrite…"."""
+    asked = {word.text for word in words(prompt)}
+    parts = sorted({part.casefold() for part in asked if len(part) >= 4})
+    folded = {part.casefold() for part in asked}
+    for word in words(text):
+        if len(word.text) < 8 or word.text.casefold() in folded:
+            continue
+        joined = word.text.casefold() in {left + right for left in parts for right in parts if left != right}
+        if joined or any(
+            left.casefold() in parts and right in parts for left, right in _humps(word.text, parts)
+        ):
+            reason = f"words of the prompt glued together: {word.text!r}"
+            yield Sign(reason=reason, weight=1.0, span=(word.start, word.end))
+            return
+
+
+def _humps(word: str, parts: list[str]) -> Iterator[tuple[str, str]]:
+    """The prompt's words on both sides of each capital inside the word, as far as there are any."""
+    for found in re.finditer(r"(?<=[a-z])[A-Z]", word):
+        before, after = word[: found.start()].casefold(), word[found.start() :].casefold()
+        left = next((part for part in parts if part in before), "")
+        right = next((part for part in parts if after.startswith(part)), "")
+        if left and right and left != right:
+            yield left, right
