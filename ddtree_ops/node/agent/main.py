@@ -10,7 +10,7 @@ import traceback
 import zlib
 from typing import Any, Callable
 
-from .base import Json, Place, Problem
+from .base import Json, Place, Problem, node_root
 from .probe import disk_free, verb_probe
 from .verbs import (
     verb_arm,
