@@ -55,10 +55,10 @@ def arm_guard(place: Place, request: Json, source: str) -> Json:
     }
     try:
         start_guard(place, source, float(request["lease_s"]))
+        write_json(place.guard, armed)
         if guard is None or guard["release"] != armed["release"]:
             detail = {"previous": armed["previous"], "lease_s": request["lease_s"]}
             append_entries(place, [entry_of(armed["run"], armed["by"], "armed", armed["release"], detail)])
-        write_json(place.guard, armed)
     except BaseException:
         if guard is None:
             disarm(place)
