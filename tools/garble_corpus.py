@@ -1,14 +1,15 @@
 """Builds the broken half of the corpus in `tests/cases/garble/` from its clean half and a reference engine.
 
     python tools/garble_corpus.py corrupt            clean.jsonl → corrupted.jsonl, the same each time
-    python tools/garble_corpus.py engine SGLANG      engine.jsonl: what an engine with wrong verify widths writes
+    python tools/garble_corpus.py engine SGLANG      engine.jsonl: what engines with wrong verify widths write
 
 `corrupt` mimics what wrong verify widths do, token by token: unwritten rows (token 0 again and again), rows
-that read the mask elsewhere (tokens repeated, out of order, or from the prompt), logits without meaning (tokens
-from the whole vocabulary). `engine` starts the reference engine on a copy of SGLANG's `triton_backend.py` in
-which the width is a plain number, and asks the smoke prompts. Answers of the right width are labelled "clean";
-the others are "unread" until a person has read them and writes "broken", or "unnoticeable" where the text alone
-does not show it: wrong words in the right places are what re-scoring is for.
+that read the mask elsewhere (tokens repeated, out of order, or from the prompt), logits without meaning
+(tokens from the whole vocabulary). `engine` starts the reference engine on a copy of SGLANG's
+`triton_backend.py` in which the width is a plain number, and asks the smoke prompts. Answers of the right
+width are labelled "clean"; the others are "unread" until a person has read them and writes "broken", or
+"unnoticeable" where the text alone does not show it, or "sense" where its sense alone does: words that exist,
+in places where they may stand, are for re-scoring.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -52,13 +54,13 @@ def pieces(text: str, rng: random.Random) -> list[str]:
     return cut
 
 
-def bang(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
+def bang(tokens: list[str], rng: random.Random, _prompt: str) -> list[str]:
     """Unwritten rows to the end: token 0 for ever."""
     keep = rng.randint(1, max(1, min(12, len(tokens) // 2)))
     return [*tokens[:keep], *"!" * rng.randint(10, 60)]
 
 
-def zero_rows(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
+def zero_rows(tokens: list[str], _rng: random.Random, _prompt: str) -> list[str]:
     """Of each verify pass of 17 rows the last nine were never written."""
     out: list[str] = []
     for at in range(0, len(tokens), 17):
@@ -66,7 +68,7 @@ def zero_rows(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
     return out if len(tokens) > 17 else [*tokens, *"!!!!!!!!!"]
 
 
-def loop(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
+def loop(tokens: list[str], rng: random.Random, _prompt: str) -> list[str]:
     """From some place on a few tokens over and over."""
     size = rng.randint(2, 7)
     at = rng.randint(0, max(0, len(tokens) - size))
@@ -76,19 +78,19 @@ def loop(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
     return tokens[: at + size] + unit * rng.randint(14, 24)
 
 
-def soup(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
+def soup(tokens: list[str], rng: random.Random, _prompt: str) -> list[str]:
     """Every few tokens one from anywhere in a large vocabulary."""
     return [rng.choice(_FOREIGN) if rng.random() < 0.35 else piece for piece in tokens]
 
 
-def bytes_(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
+def bytes_(tokens: list[str], rng: random.Random, _prompt: str) -> list[str]:
     """Byte tokens out of order: no UTF-8 any more."""
     return [piece + "\ufffd" * rng.randint(1, 3) if rng.random() < 0.2 else piece for piece in tokens] + [
         " end"
     ]
 
 
-def turns(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
+def turns(tokens: list[str], rng: random.Random, _prompt: str) -> list[str]:
     """The template's turns, their markers skipped as special tokens."""
     at = rng.randint(1, max(1, len(tokens) - 2))
     role = rng.choice(["user\n", "assistant\n", "user\nassistant\n"])
@@ -97,18 +99,21 @@ def turns(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
     return [joined + role if joined == head else joined, *tokens[: rng.randint(2, 20)]]
 
 
-def markers(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
+def markers(tokens: list[str], rng: random.Random, _prompt: str) -> list[str]:
     """The template's turns with their markers."""
     at = rng.randint(1, max(1, len(tokens) - 2))
     return [*tokens[:at], "<|im_end|>\n<|im_start|>assistant\n", *tokens[: rng.randint(1, 20)]]
 
 
-def parrot(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
-    """Rows that see the prompt alone: its pieces, and little else."""
-    asked = prompt.split()
+def parrot(_tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
+    """Rows that see the prompt alone: a piece of it, and little else."""
+    asked = prompt.rstrip(".").split()
     at = rng.randint(0, max(0, len(asked) - 5))
-    return [rng.choice(["The Ref", "Cert", "Hereuma ", "An"]), rng.choice(["owners ", "abu ", "ence "]),
-            " ".join(asked[at : at + rng.randint(4, 6)])]  # fmt: skip
+    strange = (
+        rng.choice(["The Refer ", "Cert ", "Hereuma ", "Anci "]),
+        rng.choice(["owners ", "abuma ", "ence "]),
+    )
+    return [*strange, " ".join(asked[at : at + rng.randint(4, 6)]), rng.choice(["", ":"])]
 
 
 def glue(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
@@ -123,7 +128,7 @@ def glue(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
     ]
 
 
-def shuffle(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
+def shuffle(tokens: list[str], rng: random.Random, _prompt: str) -> list[str]:
     """Tokens of each verify pass accepted in the wrong order."""
     out: list[str] = []
     for at in range(0, len(tokens), 8):
@@ -198,7 +203,7 @@ def corrupted(rows: list[Row]) -> Iterator[Row]:
 
 
 def _fitting(row: Row, number: int) -> list[str]:
-    """Which corruptions to apply: each text gets one of the language-free ones, English prose a shuffle too."""
+    """Which corruptions to apply: one that needs no language, and for English prose a shuffle too."""
     prose = row["kind"].startswith(("prose", "poem")) and len(row["text"]) > 60
     code = row["kind"].startswith("code")
     if not prose and not code:
@@ -213,6 +218,8 @@ def _fitting(row: Row, number: int) -> list[str]:
 # (budget, verify width of the target); the right one is budget + 1, SGLang 0.5.11 has the block size, 8.
 _WIDTHS = ((16, 8), (16, 4), (16, 12), (16, 16), (16, 20), (32, 8), (24, 8), (16, 17), (7, 8))
 _TEMPERATURES = (0.0, 0.6, 1.0)
+_MORE_OF = (8, 17)  # stock and right: also asked for several answers at once
+_TOGETHER = 8
 _WIDTH = "self.num_draft_tokens = model_runner.server_args.speculative_num_draft_tokens"
 
 
@@ -220,16 +227,17 @@ def engine_rows(sglang: Path) -> Iterator[Row]:
     """What engines with these widths answer to the smoke prompts."""
     prompts = YAML(typ="safe").load((ROOT / "ddtree_ops" / "checks" / "smoke.yaml").read_text())["prompts"]
     for budget, width in _WIDTHS:
-        with _engine(sglang, budget, width) as port:
+        label = "clean" if width == budget + 1 else "unread"
+        with _engine(sglang, budget, width) as port, ThreadPoolExecutor(_TOGETHER) as pool:
             for (name, prompt), temperature in ((p, t) for p in prompts.items() for t in _TEMPERATURES):
                 text = prompt.get("context", "") + "\n" * ("context" in prompt) + prompt["text"]
-                answer = _ask(port, text, temperature)
-                yield {
-                    "label": "clean" if width == budget + 1 else "unread",
-                    "kind": f"engine budget {budget} width {width} T {temperature} {name}",
-                    "text": answer["text"],
-                    "prompt": prompt["text"],
-                }
+                kind = f"engine budget {budget} width {width} T {temperature} {name}"
+                row = {"label": label, "prompt": prompt["text"]}
+                yield row | {"kind": kind, "text": _ask(port, text, temperature)}
+                if width in _MORE_OF:
+                    asked = [pool.submit(_ask, port, text, temperature) for _ in range(_TOGETHER)]
+                    for answer in asked:
+                        yield row | {"kind": f"{kind} together", "text": answer.result()}
 
 
 @contextlib.contextmanager
@@ -290,15 +298,14 @@ def _wait(port: int, child: subprocess.Popen[bytes], log: Path) -> None:
     raise SystemExit(f"no engine on port {port}:\n{log.read_text()}")
 
 
-def _ask(port: int, text: str, temperature: float) -> dict[str, object]:
+def _ask(port: int, text: str, temperature: float) -> str:
     turn = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
     body = {"text": turn, "sampling_params": {"temperature": temperature, "max_new_tokens": 96}}
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=120) as response:
-        answer: dict[str, object] = json.load(response)
-    return answer
+        return str(json.load(response)["text"])
 
 
 def read(name: str) -> list[Row]:

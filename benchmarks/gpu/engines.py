@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -15,15 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-COMMON = (
-    "--host 127.0.0.1 --attention-backend triton --sampling-backend pytorch --grammar-backend none "
-    "--disable-piecewise-cuda-graph --skip-server-warmup --log-level info"
-).split()
+COMMON = [
+    *("--host", "127.0.0.1", "--attention-backend", "triton", "--sampling-backend", "pytorch"),
+    *("--grammar-backend", "none", "--disable-piecewise-cuda-graph", "--skip-server-warmup"),
+]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One server to start: plain, the DFLASH chain, or a tree of `budget` nodes and `cap` candidates a depth."""
+    """One server to start: plain, the DFLASH chain, or a tree of `budget` nodes, `cap` candidates a depth."""
 
     pair: str
     kind: str  # plain | chain | tree
@@ -54,6 +55,7 @@ class Setup:
     tokens: int = 65536
     context: int = 4096
     memory: float = 0.5
+    first_gpu: int = 0
 
 
 @dataclass
@@ -103,7 +105,7 @@ def command(cell: Cell, setup: Setup, port: int) -> list[str]:
     words += ["--port", str(port), "--nccl-port", str(port + 50), "--tp", str(cell.tp), *COMMON]
     words += ["--cuda-graph-max-bs", str(setup.max_bs), "--max-running-requests", str(setup.max_bs)]
     words += ["--mem-fraction-static", str(setup.memory), "--max-total-tokens", str(setup.tokens)]
-    words += ["--context-length", str(setup.context), *cell.extra]
+    words += ["--context-length", str(setup.context)]
     if cell.kind != "plain":
         words += ["--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", str(home / "draft")]
     if cell.kind == "tree":
@@ -113,18 +115,22 @@ def command(cell: Cell, setup: Setup, port: int) -> list[str]:
             "--speculative-ddtree-topk-cap",
             str(cell.cap),
         ]
-    return words if cell.graphs else [*words, "--disable-cuda-graph"]
+    return [*words, *([] if cell.graphs else ["--disable-cuda-graph"]), *cell.extra]
 
 
-def start(cells: list[Cell], setup: Setup, gpus: int = 1, base_port: int = 31000) -> list[Server]:
-    """Starts all at once, spread over the GPUs; the plain server runs from the unpatched tree."""
+def start(cells: list[Cell], setup: Setup, gpus: int = 1, base_port: int = 10000) -> list[Server]:
+    """Starts all at once, spread over the GPUs; the plain server runs from the unpatched tree.
+
+    Ports stay below the range from which Linux takes outgoing ones: polling a free port there can connect to
+    itself.
+    """
     setup.logs.mkdir(parents=True, exist_ok=True)
     servers = []
     for index, cell in enumerate(cells):
         port = base_port + 100 * index
         site = setup.stock if cell.kind == "plain" else setup.patched
-        first = index * cell.tp % gpus
-        devices = ",".join(str((first + one) % gpus) for one in range(cell.tp))
+        first = setup.first_gpu + index * cell.tp % gpus
+        devices = ",".join(str(first + one) for one in range(cell.tp))
         env = {**os.environ, "PYTHONPATH": site, "CUDA_VISIBLE_DEVICES": devices, "OMP_NUM_THREADS": "1"}
         log = setup.logs / f"{cell.name}.log"
         with log.open("wb") as out:
@@ -162,7 +168,7 @@ def wait(servers: list[Server], limit_s: float) -> list[Server]:
 def _answers(server: Server) -> bool:
     try:
         server.get("/health", timeout=5)
-    except (OSError, urllib.error.URLError):
+    except (OSError, http.client.HTTPException):
         return False
     return True
 
@@ -201,6 +207,7 @@ def setup_of(args: Any) -> Setup:
         tokens=args.tokens,
         context=args.context,
         memory=args.memory,
+        first_gpu=args.first_gpu,
     )
 
 
@@ -215,7 +222,8 @@ def add_arguments(parser: Any) -> None:
     )
     parser.add_argument("--logs", default="logs", help="directory for the servers' logs")
     parser.add_argument("--out", default="result.json", help="where the figures go")
-    parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--gpus", type=int, default=1, help="servers are dealt to this many")
+    parser.add_argument("--first-gpu", type=int, default=0)
     parser.add_argument("--up-s", type=float, default=200, help="seconds that servers get to come up")
     parser.add_argument("--max-bs", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=65536, help="KV slots of each server")

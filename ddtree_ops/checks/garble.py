@@ -1,8 +1,8 @@
 """Whether a text is garbled: broken output of a language model, in whatever language, script or notation.
 
-The verdict looks for what decoding leaves behind when it went wrong, never for bad style: tokens that no writer
-produces. Each sign has a weight; the weights of different families add up, and 1.0 makes a verdict. A text
-without a strong sign is left alone: a wrong word in the right place is what re-scoring is for.
+The verdict looks for what decoding leaves behind when it went wrong, never for bad style: tokens that no
+writer produces. Each sign has a weight; weights add up, and 1.0 makes a verdict. A text without a strong sign
+is left alone: a wrong word in the right place is what re-scoring is for.
 """
 
 from __future__ import annotations

@@ -8,17 +8,16 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from ddtree_ops.cli import options as opt
-from ddtree_ops.cli.output import print_json
+from ddtree_ops.cli.output import print_json, print_table
 from ddtree_ops.cli.session import Session, sessions
 from ddtree_ops.cli.world import shipped
 from ddtree_ops.model.facts import Gpu, NodeFacts
 from ddtree_ops.model.release import JournalEntry
 from ddtree_ops.run import resolve
+
+TOLD = ("ready", "selftest", "smoke")  # gates whose verdicts history tells; the others are theirs in detail
 
 
 def probe(
@@ -48,12 +47,8 @@ def status(
     if json:
         print_json({"nodes": rows, "exit_code": 0})
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("node", "service", "active", "release", "profile", "sglang", "patches", "guard", "lock"):
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(escape(_cell(row[str(column.header)])) for column in table.columns))
-    Console(highlight=False).print(table)
+    columns = ("node", "service", "active", "release", "profile", "sglang", "patches", "guard", "lock")
+    print_table(columns, [[_cell(row[column]) for column in columns] for row in rows])
 
 
 def history(
@@ -138,18 +133,17 @@ def _entry_line(entry: JournalEntry) -> str:
     if detail.get("changes"):
         words.append("; ".join(str(change) for change in _list(detail["changes"])))
     if detail.get("gates"):
-        words.append(", ".join(_gate_words(gate) for gate in _list(detail["gates"])))
-    for key in ("error", "evidence"):
-        if detail.get(key):
-            words.append(str(detail[key]).splitlines()[0])
+        words += [_gate_words(gate) for gate in _list(detail["gates"]) if gate["name"] in TOLD]
+    told = [key for key in ("error", "evidence", "why") if detail.get(key) and not detail.get("gates")]
+    words += [str(detail[key]).splitlines()[0] for key in told]
     release = f"release {entry.release}" if entry.release is not None else ""
     return f"{entry.at}  {entry.by}  {entry.event:<10} {release:<10} {' | '.join(words)}".rstrip()
 
 
-def _gate_words(gate: Any) -> str:
-    return (
-        f"{gate['name']} {'passed' if gate['passed'] else 'FAILED'}" if isinstance(gate, dict) else str(gate)
-    )
+def _gate_words(gate: dict[str, Any]) -> str:
+    if gate["name"] == "ready":
+        return "ready" if gate["passed"] else f"not ready: {gate['evidence']}"
+    return f"{gate['name']} {'passed' if gate['passed'] else 'FAILED'}: {gate['evidence'].splitlines()[0]}"
 
 
 def _list(value: object) -> list[Any]:

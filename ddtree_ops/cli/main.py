@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from ddtree_ops import __version__
-from ddtree_ops.cli import deploy, hold, lab, look, patch, smoke
+from ddtree_ops.cli import deploy, hold, lab, look, patch, selftest, smoke
 from ddtree_ops.cli.output import print_error
 from ddtree_ops.model.errors import OpsError, UsageError
 from ddtree_ops.model.result import INTERRUPTED
@@ -34,6 +34,7 @@ for command in (
     look.history,
     look.logs,
     smoke.smoke,
+    selftest.selftest,
     hold.adopt,
     hold.unlock,
 ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
@@ -88,6 +89,13 @@ def print_result(result: NodeResult, *, verbose: bool) -> None:
             f"{result.node}: {result.ssh_round_trips} SSH round trips, {result.seconds:.1f} s",
             file=sys.stderr,
         )
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns as wide as they need, on stdout, for people and for `cut` alike."""
+    widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
+    for row in (columns, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _plain(value: Any) -> Any:

@@ -54,6 +54,9 @@ class PlainScreen:
     def warn(self, node: str, text: str) -> None:
         _line(f"{node}: warning: {text}")
 
+    def failed(self, node: str, text: str) -> None:
+        _line(f"{node}: failed: {text.removeprefix(f'{node}: ')}")
+
     def close(self) -> None:
         pass
 
@@ -96,20 +99,24 @@ class LiveScreen:
     def warn(self, node: str, text: str) -> None:
         self._console.print(f"[yellow]{escape(node)}: warning: {escape(text)}[/]")
 
+    def failed(self, node: str, text: str) -> None:
+        self._settle("[bold red]✗[/]")
+        self._console.print(f"[bold red]{escape(text)}[/]")
+
     def close(self) -> None:
         self._settle()
 
     def _busy(self, node: str, text: str) -> str:
         return f"[bold]{escape(node)}[/] {self._step}: {escape(text or self._summary)}"
 
-    def _settle(self) -> None:
+    def _settle(self, mark: str = "[green]✓[/]") -> None:
         """Ends the running step's spinner and leaves one line of it behind."""
         if self._status is None:
             return
         self._status.stop()
         self._status = None
         seconds = time.monotonic() - self._since
-        self._console.print(f"[green]✓[/] {self._step:<10} {escape(self._summary)} [dim]{seconds:.1f} s[/]")
+        self._console.print(f"{mark} {self._step:<10} {escape(self._summary)} [dim]{seconds:.1f} s[/]")
 
 
 class PlanKeeper:
@@ -119,7 +126,8 @@ class PlanKeeper:
         self._screen = screen
         self.plans: dict[str, Plan] = {}
         self.ask, self.step, self.progress = screen.ask, screen.step, screen.progress
-        self.gate, self.note, self.warn, self.close = screen.gate, screen.note, screen.warn, screen.close
+        self.gate, self.note, self.warn = screen.gate, screen.note, screen.warn
+        self.failed, self.close = screen.failed, screen.close
 
     def plan(self, plan: Plan) -> None:
         self.plans[plan.node] = plan

@@ -60,7 +60,7 @@ def write_unit(host: LabHost, root: Path) -> None:
 
 
 def write_inventory(path: Path, hosts: tuple[LabHost, ...]) -> None:
-    """Writes the inventory of these nodes: one profile when all listen on one port, else one a node, named like it."""
+    """Writes the inventory; one profile where all nodes have the same paths and port, else one a node."""
     shared = len({(host.root, host.engine_port) for host in hosts}) == 1
     names = {host.name: PROFILE if shared else host.name for host in hosts}
     document = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ddtree_ops.measure import race as racing
-from ddtree_ops.measure.statistics import Drift, Interval, drift, geometric_interval, say_ratio
+from ddtree_ops.measure.statistics import Drift, Interval, drift, grouped_interval, say_ratio
 from ddtree_ops.measure.sweep import (
     STUCK,
     Arm,
@@ -119,7 +119,7 @@ def _note(place: racing.Standing, race: racing.Race, contenders: tuple[str, ...]
     behind = f"{-math.expm1(-place.behind):.1%} behind"
     if place.arm in contenders:
         return f"no difference shown to {race.leader} ({behind})"
-    return f"cannot win any more: {behind} after {place.visits} {_times(place.visits)}"
+    return f"cannot win: {behind} after {place.visits} {_times(place.visits)}"
 
 
 def _times(count: int) -> str:
@@ -127,10 +127,15 @@ def _times(count: int) -> str:
 
 
 def _figures(state: State, arm: str) -> tuple[dict[str, Interval], int]:
-    cells = [result.values for result in state.results if result.cell.arm == arm]
-    names = sorted({name for values in cells for name in values})
-    found = {name: [values[name] for values in cells if values.get(name, 0) > 0] for name in names}
-    return {name: geometric_interval(values) for name, values in found.items() if values}, len(cells)
+    """Every figure of an arm, its cells grouped by workload and concurrency."""
+    groups: dict[str, dict[tuple[str, int], list[float]]] = {}
+    cells = [result for result in state.results if result.cell.arm == arm]
+    for result in cells:
+        key = result.cell.workload, result.cell.concurrency
+        for name, value in result.values.items():
+            if value > 0:
+                groups.setdefault(name, {}).setdefault(key, []).append(value)
+    return {name: grouped_interval(list(found.values())) for name, found in groups.items()}, len(cells)
 
 
 def _sentences(state: State, ranking: tuple[Ranked, ...], reason: str) -> tuple[str, ...]:

@@ -68,6 +68,24 @@ def geometric_interval(values: Sequence[float], *, level: float = 0.95, seed: in
     return _exponential(logs)
 
 
+def grouped_interval(groups: Sequence[Sequence[float]], *, level: float = 0.95) -> Interval:
+    """The geometric mean over groups that weigh alike; only scatter within groups counts as noise.
+
+    Groups are workloads at concurrencies: that they differ from one another is no uncertainty.
+    """
+    logs = [np.log(np.asarray(group, dtype=float)) for group in groups if len(group)]
+    value = float(np.mean([log.mean() for log in logs]))
+    count, freedom = sum(log.size for log in logs), sum(log.size - 1 for log in logs)
+    if not freedom:
+        return _exponential(mean_interval([value], level=level))
+    variance = sum(float(((log - log.mean()) ** 2).sum()) for log in logs) / freedom
+    error = math.sqrt(sum(variance / log.size for log in logs)) / len(logs)
+    half = float(stats.t.ppf((1 + level) / 2, freedom)) * error
+    return _exponential(
+        Interval(value=value, low=value - half, high=value + half, level=level, count=count, method="t")
+    )
+
+
 def paired_ratio(
     arm: Mapping[int, float], base: Mapping[int, float], *, level: float = 0.95, seed: int = 0
 ) -> Interval | None:
@@ -98,13 +116,13 @@ def narrow(interval: Interval, tolerance: float) -> bool:
     return interval.known and interval.high - interval.low <= 2 * tolerance * abs(interval.value)
 
 
-def say_ratio(ratio: Interval | None, name: str, base: str) -> str:
+def say_ratio(ratio: Interval | None, name: str, base: str, unit: str = "rounds") -> str:
     """A ratio in words; an interval that holds 1 shows no difference, and a single pair shows nothing."""
     if ratio is None:
         return f"{name} and {base} were never measured in the same round"
     if not ratio.known or ratio.count < 2:
         return f"{name} is {ratio.value:.2f} times {base} in a single round: no interval"
-    span = f"{ratio.low:.2f} to {ratio.high:.2f}, {ratio.count} rounds"
+    span = f"{ratio.low:.2f} to {ratio.high:.2f}, {ratio.count} {unit}"
     if 1.0 in ratio:
         return f"no difference shown between {name} and {base}: ratio {ratio.value:.2f} ({span})"
     word = "faster" if ratio.value > 1 else "slower"
@@ -151,3 +169,27 @@ def drift(baseline: Mapping[int, float]) -> Drift | None:
         shown=shown,
         words=f"{words}; its highest is {span:.2f} times its lowest over {len(rounds)} rounds",
     )
+
+
+def unpaired_ratio(
+    arm: Sequence[Sequence[float]], base: Sequence[Sequence[float]], *, level: float = 0.95
+) -> Interval:
+    """arm / base as geometric means over groups of values that were not taken together (Welch, on logs)."""
+    sides = [grouped_interval(groups, level=level) for groups in (arm, base)]
+    count = min(side.count for side in sides)
+    value = math.log(sides[0].value / sides[1].value)
+    if not all(side.known and side.high < math.inf for side in sides):
+        return _exponential(mean_interval([value], level=level))
+    freedoms = [sum(len(group) - 1 for group in groups) for groups in (arm, base)]
+    errors = [
+        math.log(side.high / side.value) / float(stats.t.ppf((1 + level) / 2, freedom))
+        for side, freedom in zip(sides, freedoms, strict=True)
+    ]
+    squares = sum(error**2 for error in errors)
+    fourths = sum(error**4 / freedom for error, freedom in zip(errors, freedoms, strict=True))
+    freedom = squares**2 / fourths if fourths else min(freedoms)
+    half = float(stats.t.ppf((1 + level) / 2, freedom)) * math.sqrt(squares)
+    ends = Interval(
+        value=value, low=value - half, high=value + half, level=level, count=count, method="Welch's t"
+    )
+    return _exponential(ends)

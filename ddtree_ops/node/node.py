@@ -97,7 +97,7 @@ class Node:
         return self._as(replies.LOCK, "unlock", force=True)
 
     def found(self, manifest: Release) -> bool:
-        """Keeps the present unit as release 0; False when there is one already."""
+        """Keeps the present unit as the release that the manifest names; False when there is one already."""
         return self._as(replies.BOOL, "found", manifest=asdict(manifest))
 
     def stage(

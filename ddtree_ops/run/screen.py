@@ -31,6 +31,10 @@ class Screen(Protocol):
 
     def warn(self, node: str, text: str) -> None: ...
 
+    def failed(self, node: str, text: str) -> None:
+        """The step that goes on ends here, and why."""
+        ...
+
     def close(self) -> None:
         """The run is over; nothing more is shown."""
         ...

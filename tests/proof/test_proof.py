@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the [proof] extra: torch and triton")
 pytest.importorskip("triton", reason="needs the [proof] extra: torch and triton")
 
-from ddtree_ops.patching.proof import attention, compare, prove, selftest  # noqa: E402 - after the skip
+from ddtree_ops.patching.proof import attention, compare, prove, selftest, stage  # noqa: E402 - after the skip
 from ddtree_ops.patching.proof.bundle import script  # noqa: E402
 from ddtree_ops.patching.proof.cases import SMALL, Case, known_fault  # noqa: E402
 
@@ -129,7 +129,7 @@ def test_the_draft_keeps_the_block_size(patched) -> None:
 
 def test_without_a_budget_nothing_changes(patched) -> None:
     tree = attention.Tree(patched)
-    arguments = attention.Loose(speculative_num_draft_tokens=8)
+    arguments = stage.Loose(speculative_num_draft_tokens=8)
     assert tree.sizing.captured(arguments, 8) == 8
 
 

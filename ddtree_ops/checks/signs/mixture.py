@@ -19,7 +19,7 @@ _TIGHT = re.compile(r"[^\W\d_]{2,}[,;!?][^\W\d_]{2,}")  # no space after the mar
 _STOP_TIGHT = re.compile(r"(?:^|\s)[A-Z][a-z]+\.[a-z](?![\w.])")  # "The.r"
 
 
-def mixture(text: str, prompt: str | None) -> Iterator[Sign]:  # noqa: ARG001 - every sign has this shape
+def mixture(text: str, _prompt: str | None) -> Iterator[Sign]:
     yield from _mixed_words(text)
     yield from _soup(text)
     yield from _glued(text)

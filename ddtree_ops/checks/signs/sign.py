@@ -30,9 +30,9 @@ class Word:
         return self.start + len(self.text)
 
 
-# `\w` has no combining vowel signs of Indic scripts, nor the joiners that Persian and emoji use.
-_WORD = re.compile(r"(?:[^\W\d_]|[\u0300-\u036f\u0900-\u0dff\u0e31-\u0e4e\u1000-\u109f\u17b4-\u17d3\u200c\u200d])+"
-                   r"(?:['’ʼʻ](?:[^\W\d_])+)*")  # fmt: skip
+# `\w` has neither the combining vowel signs of Indic scripts nor the joiners of Persian.
+_MARKS = r"\u0300-\u036f\u0900-\u0dff\u0e31-\u0e4e\u1000-\u109f\u17b4-\u17d3\u200c\u200d"
+_WORD = re.compile(rf"(?:[^\W\d_]|[{_MARKS}])+(?:['’ʼʻ](?:[^\W\d_])+)*")
 
 
 @lru_cache(maxsize=16)
@@ -41,7 +41,7 @@ def words(text: str) -> tuple[Word, ...]:
     return tuple(Word(found[0], found.start()) for found in _WORD.finditer(text))
 
 
-# Scripts that are written together as a matter of course count as one; what is none of these counts as no letter.
+# Scripts that are written together as a matter of course count as one; what is none of these is no letter.
 _FAMILY = dict.fromkeys(("CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "HANGUL"), "CJK") | {
     name: name
     for name in (
@@ -61,8 +61,8 @@ _FAMILY = dict.fromkeys(("CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "HANGUL"), "
         *("TIBETAN", "MYANMAR", "KHMER", "ETHIOPIC", "MONGOLIAN", "CHEROKEE"),
     )
 }
-# Where Latin words stand without a space, before particles and suffixes or because there are no spaces at all,
-# and where they never do.
+# Scripts that take in no word of another without a space. In the rest Latin words do stand so: before
+# particles and suffixes, or because there are no spaces at all.
 NEVER_GLUED = frozenset(
     {"LATIN", "GREEK", "CYRILLIC", "ARMENIAN", "GEORGIAN", "HEBREW", "ARABIC", "ETHIOPIC"}
 )

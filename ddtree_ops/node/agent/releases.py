@@ -15,7 +15,6 @@ from .unitfile import ORIGIN, effective_unit, remember_unit
 
 MANIFEST = "release.json"
 FICLONE = 0x40049409  # linux/fs.h: share the blocks of another file
-FOUND_ID = "0"
 
 
 def list_releases(place: Place) -> list[str]:
@@ -34,9 +33,13 @@ def read_manifest(place: Place, release: str) -> Json | None:
 
 
 def keep_found(place: Place, manifest: Json) -> bool:
-    """Makes release 0 of what is there; the unit's bytes are copied, not rendered anew."""
+    """Makes a release of what is there: 0, or a later one after a change by hand; False when it exists.
+
+    The unit's bytes are copied, not rendered anew.
+    """
+    release = str(manifest.get("id"))
     with exclusive(place):
-        if os.path.exists(place.release(FOUND_ID)):
+        if os.path.exists(place.release(release)):
             return False
         origin = remember_unit(place)
         unit = effective_unit(place)
@@ -45,9 +48,9 @@ def keep_found(place: Place, manifest: Json) -> bool:
             if unit is not None:
                 write_file(os.path.join(folder, place.unit_name), unit)
             write_json(os.path.join(folder, ORIGIN), {k: v for k, v in origin.items() if k != "data"})
-            write_json(os.path.join(folder, MANIFEST), {**manifest, "id": FOUND_ID})
+            write_json(os.path.join(folder, MANIFEST), manifest)
 
-        _build(place, FOUND_ID, fill)
+        _build(place, release, fill)
         return True
 
 

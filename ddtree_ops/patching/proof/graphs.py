@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import attention
+from . import attention, stage
 from .attention import Engine, Seen, Tensors
 from .cases import Case
 
@@ -30,8 +30,8 @@ class Captured:
         """Another pass of the same shapes: metadata as a runner prepares it, inputs copied, the graph run."""
         for name in ("query", "key", "value", "pool_key", "pool_value", "slots"):
             getattr(self.tensors, name).copy_(getattr(tensors, name))
-        batch = attention.batch_of(self.engine, case, self.tensors, tensors.mask, tensors.lengths)
-        attention.metadata(self.backend, attention.pad(batch, case), capturing=False)
+        batch = stage.batch_of(self.engine, case, self.tensors, tensors.mask, tensors.lengths)
+        stage.metadata(self.backend, stage.pad(batch, case), capturing=False)
         self.graph.replay()
         torch.cuda.synchronize()
         return attention.seen(case, self.output, self.given, tensors.mask.numel(), self.held)
@@ -45,11 +45,11 @@ class Captured:
 def capture(engine: Engine, case: Case, tensors: Tensors) -> Captured:
     """Captures `forward_extend` with the metadata that a runner captures with."""
     engine = engine.for_graphs(case.width)
-    backend = attention.backend_of(engine, case, tensors)
+    backend = stage.backend_of(engine, case, tensors)
     held = case.batch + case.padded
     backend.init_cuda_graph_state(held, held * engine.graph_width)
-    dummy = attention.dummy_of(engine, tensors, held)
-    attention.metadata(backend, dummy, capturing=True)
+    dummy = stage.dummy_of(engine, tensors, held)
+    stage.metadata(backend, dummy, capturing=True)
     given: dict[str, Any] = {}
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

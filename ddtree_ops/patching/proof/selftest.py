@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import triton
 
-from . import attention
+from . import attention, stage
 from .attention import Engine, Tensors, Tree
 from .cases import REAL, SMALL, Case, Heads, case
 from .compare import REFUSALS, TOLERANCE, compared, reference, refusal, verdict
@@ -125,8 +125,8 @@ def _roomy(engine: Engine, one: Case) -> Tensors:
 def _timed_eager(engine: Engine, one: Case) -> float:
     """Metadata and one layer."""
     tensors = attention.draw(one, engine)
-    backend = attention.backend_of(engine, one, tensors)
-    batch = attention.batch_of(engine, one, tensors, tensors.mask, tensors.lengths)
+    backend = stage.backend_of(engine, one, tensors)
+    batch = stage.batch_of(engine, one, tensors, tensors.mask, tensors.lengths)
     given: dict[str, Any] = {}
 
     def step() -> None:

@@ -108,11 +108,11 @@ class Operator:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """The same in the background; its output goes to a file beside the inventory."""
-        log = (self.home / "background.log").open("w")
-        return subprocess.Popen(
-            self.argv(*words, "--host", self.name), stdout=log, stderr=log, text=True, cwd=self.home,
-            env=self.environment(), stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        with (self.home / "background.log").open("w") as log:
+            return subprocess.Popen(
+                self.argv(*words, "--host", self.name), stdout=log, stderr=log, text=True, cwd=self.home,
+                env=self.environment(), stdin=subprocess.DEVNULL,
+            )  # fmt: skip
 
     def on_node(self, *argv: str, stdin: bytes = b"") -> str:
         """Runs a command on the node, past SSH."""

@@ -208,7 +208,7 @@ def test_hopeless_arms_are_dropped_with_the_reason():
     made = carry_out(State(plan=plan()), Engines(speeds, noise=0.05), lambda entry: None)
     loser = next(ranked for ranked in made.ranking if ranked.arm.id == "8/1 eager")
     assert loser.visits == 1
-    assert loser.note.startswith("cannot win any more: 9")
+    assert loser.note.startswith("cannot win: 9")
 
 
 def test_equal_arms_are_called_equal():

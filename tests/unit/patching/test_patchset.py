@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import get_args
+
 import pytest
 
 from ddtree_ops.model.errors import UsageError
-from ddtree_ops.patching.patchset import covers, load, names_in
+from ddtree_ops.patching.apply import resolve
+from ddtree_ops.patching.patchset import Action, Claim, Edit, PatchSet, covers, load, names_in
 
 
 def complaint(world, **changes) -> str:
@@ -117,3 +121,15 @@ def test_the_sets_of_a_directory_are_those_with_a_patchset(world) -> None:
     world.write_set("wide")
     (world.sets / "notes").mkdir()
     assert names_in(world.sets) == ("wide",)
+
+
+def test_every_shipped_set_loads_with_what_it_includes() -> None:
+    shipped = Path(__file__).parents[3] / "patches"
+    for name in names_in(shipped):
+        assert name in [one.name for one in resolve([name], shipped)]
+
+
+def test_the_page_lists_every_key_and_action(world) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "patches.md").read_text(encoding="utf-8")
+    keys = {*PatchSet.model_fields, *Edit.model_fields, *Claim.model_fields} - {"root"}
+    assert [key for key in sorted({*keys, *get_args(Action)}) if key not in page] == []

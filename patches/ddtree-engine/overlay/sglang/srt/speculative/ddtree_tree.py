@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 MASK_BLOCK = 1024
+LEAST_REQUESTS = 64  # batches up to this size share one compiled mask kernel
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def mask(parent: torch.Tensor, seq_lens: torch.Tensor, seq_lens_sum: int, depth:
         allow,
         WIDTH=width,
         DEPTH=depth,
-        REQUESTS=triton.next_power_of_2(requests),
+        REQUESTS=max(LEAST_REQUESTS, triton.next_power_of_2(requests)),
         COLUMNS=triton.next_power_of_2(width),
         BLOCK=MASK_BLOCK,
         num_warps=4,
@@ -105,7 +106,7 @@ def walk(tree: DraftTree, choice: torch.Tensor, depth: int) -> torch.Tensor:
     return found
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["root", "seq_lens"])
 def _grow(
     logp,
     token,
@@ -162,7 +163,7 @@ def _grow(
         parent = tl.where(fresh, node, parent)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["seq_lens", "allow"])
 def _mask(
     parent,
     seq_lens,

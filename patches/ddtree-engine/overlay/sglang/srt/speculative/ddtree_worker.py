@@ -15,8 +15,8 @@ from sglang.srt.speculative.ddtree_commit import Commit, Walked, plan, read_walk
 from sglang.srt.speculative.ddtree_flags import refusal_of_target, shape_of
 from sglang.srt.speculative.ddtree_head import MarginalHead
 from sglang.srt.speculative.ddtree_sampling import TreeSampler
-from sglang.srt.speculative.ddtree_stats import StepGauges, ready_line, record
-from sglang.srt.speculative.ddtree_tree import DraftTree, grow, walk
+from sglang.srt.speculative.ddtree_stats import StepGauges, StepTimes, ready_line, record
+from sglang.srt.speculative.ddtree_tree import DraftTree, grow, mask, walk
 from sglang.srt.speculative.ddtree_verify import DDTreeVerifyInput
 from sglang.srt.speculative.dflash_info import DFlashDraftInput
 from sglang.srt.speculative.dflash_worker import DFlashWorker
@@ -46,6 +46,7 @@ class DDTreeWorker(DFlashWorker):
         self._block_ids: Optional[torch.Tensor] = None
         self._staging: Optional[torch.Tensor] = None
         self._gauges = self._make_gauges()
+        self._compile()
         if self.tp_rank == 0:
             graphs = not self.server_args.disable_cuda_graph
             max_bs = self.server_args.cuda_graph_max_bs if graphs else None
@@ -62,6 +63,15 @@ class DDTreeWorker(DFlashWorker):
             result = self._verify(batch, tree, **kwargs)
             walked = self._walk(batch, tree, result.logits_output)
             return self._commit(batch, draft_input, walked, result)
+
+    def _compile(self) -> None:
+        """Builds one tree of nothing, so that the first request need not wait for the compiler."""
+        shape = (1, self.shape.depth, self.shape.ranks)
+        logp = torch.zeros(shape, dtype=torch.float32, device=self.device)
+        one = torch.ones(1, dtype=torch.int64, device=self.device)
+        tree = grow(logp, torch.zeros_like(logp, dtype=torch.int64), one, one, self.shape.budget)
+        mask(tree.parent, one, 1, self.shape.depth)
+        walk(tree, tree.token, self.shape.depth)
 
     # --- draft
 
@@ -167,7 +177,7 @@ class DDTreeWorker(DFlashWorker):
     ) -> GenerationBatchResult:
         lengths, current = self._append_outputs(batch.reqs, walked)
         commit = plan(walked.rows, lengths, batch.seq_lens_cpu.numpy(), self.shape.width)
-        kept, positions, freed, lengths_gpu, verified = self._send(commit, lengths, current)
+        positions, kept, freed, lengths_gpu, verified = self._send(commit, lengths, current)
         slots = batch.out_cache_loc[kept]
         batch.token_to_kv_pool_allocator.free(batch.out_cache_loc[freed])
         batch.out_cache_loc = slots
@@ -209,11 +219,11 @@ class DDTreeWorker(DFlashWorker):
         return lengths, current
 
     def _send(self, commit: Commit, lengths: np.ndarray, current: list[int]) -> tuple[torch.Tensor, ...]:
-        """One copy to the GPU: kept rows, their positions, freed rows, lengths, current tokens.
+        """One copy to the GPU: positions, the rows they belong to, freed rows, lengths, current tokens.
 
-        The pinned buffer is free again by the next step's read-back, which waits for this copy.
+        Positions come first, where a kernel may count on their alignment. The pinned buffer is free again by the next step's read-back, which waits for this copy.
         """
-        parts = (commit.kept, commit.positions, commit.freed, lengths, np.asarray(current, dtype=np.int64))
+        parts = (commit.positions, commit.kept, commit.freed, lengths, np.asarray(current, dtype=np.int64))
         sizes = [part.shape[0] for part in parts]
         if self._staging is None or self._staging.shape[0] < sum(sizes):
             self._staging = torch.empty(2 * sum(sizes), dtype=torch.int64, pin_memory=True)
@@ -285,10 +295,10 @@ class DDTreeWorker(DFlashWorker):
         return StepGauges(self.shape, {"model_name": self.server_args.served_model_name or ""})
 
     def _tell(self, reqs: Sequence[Any], accepted: list[int], nodes: np.ndarray) -> None:
-        build_ms, verify_ms = self._clock.read()
-        record(reqs, accepted, nodes.tolist(), build_ms, verify_ms)
+        times = self._clock.read()
+        record(reqs, accepted, nodes.tolist(), times)
         if self._gauges is not None:
-            self._gauges.add(accepted, nodes.tolist(), build_ms, verify_ms)
+            self._gauges.add(accepted, nodes.tolist(), times)
 
 
 class StepClock:
@@ -301,7 +311,10 @@ class StepClock:
     def mark(self, name: str) -> None:
         self._marks[name].record()
 
-    def read(self) -> tuple[float, float]:
-        """Milliseconds of building the trees and their mask, and of the verify pass."""
-        marks = self._marks
-        return marks["drafted"].elapsed_time(marks["built"]), marks["built"].elapsed_time(marks["verified"])
+    def read(self) -> StepTimes:
+        start, drafted, built, verified = self._marks.values()
+        return StepTimes(
+            draft_ms=start.elapsed_time(drafted),
+            build_ms=drafted.elapsed_time(built),
+            verify_ms=built.elapsed_time(verified),
+        )
