@@ -96,7 +96,7 @@ def _genetic(text: str, start: int) -> bool:
 
 def _encoded(text: str, start: int) -> bool:
     """Whether the run lies in base64, where zero bytes are a row of A's."""
-    word = re.search(r"[A-Za-z0-9+/=_-]+$", text[:start])
+    word = re.search(r"[A-Za-z0-9+/=_-]+$", text[max(0, start - 200) : start])
     return word is not None and len(word[0]) >= 12 and any(c.isdigit() for c in word[0])
 
 

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ddtree_ops.checks.garble import garble_verdict
 from ddtree_ops.checks.smoke import smoke_plan
@@ -174,6 +176,7 @@ def test_an_answer_is_more_than_pieces_of_its_prompt(text: str, garbled: bool) -
         ("What is the capital of France?", "Paris is the capital of France."),
         ("What is the capital of France?", "Paris is the capital of France"),
         ("Explain how a TCP connection is opened.", "A TCP connection is opened with a handshake."),
+        ("What do you call a house with a light for ships?", "That is a lighthouse."),
         ("Write a Python function gcd(a, b).", "def gcd(a, b):\n    return a if b == 0 else gcd(b, a % b)"),
     ],
 )
@@ -217,3 +220,17 @@ def test_english_in_the_wrong_order_is_found() -> None:
         "The the lamp of a it burned and, bright the. ships ,home The keeper to of was the by sea and The."
     )
     assert judged(order)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.text(max_size=400), st.none() | st.text(max_size=60))
+def test_any_text_gets_a_verdict(text: str, prompt: str | None) -> None:
+    verdict = garble_verdict(text, prompt)
+    assert verdict.garbled == bool(verdict.reasons)
+
+
+@pytest.mark.parametrize(
+    "unit", ["ab", "aB", "海上一盏灯", "QUJD", "x", "user", "a.b", "ab,", "a\n", "`", "( "]
+)
+def test_long_texts_of_any_make_are_judged_in_time(unit: str) -> None:
+    assert garble_verdict(unit * (6000 // len(unit)), OCEAN).garbled
