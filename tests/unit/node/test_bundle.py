@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import shutil
 import subprocess
 import sys
 from collections import Counter
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +17,8 @@ from ddtree_ops.model.errors import Failed, Refused
 from ddtree_ops.node.bundle import ARGV, TOO_OLD, agent_source, decode_reply, encode_request
 from ddtree_ops.node.node import Node
 from ddtree_ops.node.ssh import Ran
+
+from .conftest import Folder
 
 
 def modules() -> dict[str, ast.Module]:
@@ -46,12 +51,40 @@ def test_it_imports_the_standard_library_alone() -> None:
     assert imported <= sys.stdlib_module_names | {"__future__"}
 
 
-def test_it_runs_without_site_packages_and_answers_an_unknown_verb() -> None:
-    stdin = encode_request({"verb": "dance", "service": "x"})
-    done = subprocess.run((sys.executable, *ARGV[1:]), input=stdin, capture_output=True, check=True)
-    reply = decode_reply(b"Welcome!\n" + done.stdout)
-    assert reply is not None
-    assert reply["error"]["message"].startswith("got verb 'dance', expected one of probe, lock")
+def interpreters() -> list[str]:
+    """Every CPython 3.8 or later at hand; at least the one that runs the tests."""
+    pyenv = sorted(Path.home().glob(".pyenv/versions/3.*/bin/python3"))
+    named = [shutil.which(f"python3.{minor}") for minor in range(8, 15)]
+    usable = [path for path in [*map(str, pyenv), *named] if path and _version(path) >= (3, 8)]
+    return [sys.executable, *{_version(path): path for path in usable}.values()]
+
+
+def _version(python: str) -> tuple[int, int]:
+    code = "import sys; print(*sys.version_info[:2])"
+    done = subprocess.run((python, "-c", code), capture_output=True, text=True, check=False)
+    major, minor = [*done.stdout.split(), "0", "0"][:2]
+    return int(major), int(minor)
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_it_runs_without_site_packages_under_each_python(python: str, folder: Folder) -> None:
+    def ask(verb: str, **request: object) -> dict[str, Any]:
+        stdin = encode_request({"verb": verb, "service": "engine", **request})
+        done = subprocess.run((python, *ARGV[1:]), input=stdin, capture_output=True, check=True)
+        reply = decode_reply(b"Welcome!\n" + done.stdout)
+        assert reply is not None
+        assert done.stderr == b""
+        return reply
+
+    assert ask("dance")["error"]["message"].startswith("got verb 'dance', expected one of probe, lock")
+    assert ask("probe", venv="/none")["ok"]["systemd"] == "unit-test 1"
+    assert ask("lock", who="ann", run="r1", ttl_s=60)["ok"]["who"] == "ann"
+    assert ask("arm", run="r1", by="ann", release="1", previous="0", lease_s=0)["ok"]["state"] == "armed"
+    program = folder.state / "agent.py"
+    assert program.read_text() == agent_source()
+    for command in ("guard-settle", "guard"):
+        subprocess.run((python, "-I", "-S", str(program), command, "engine"), check=True)
+    assert folder.guard_files() == []
 
 
 @pytest.mark.parametrize("stdout", [b"", b"motd\n", b"\n--ddtree-ops-reply--\ncut off"])
