@@ -104,6 +104,18 @@ def test_flags_are_those_that_server_args_adds() -> None:
     assert flags_in(SERVER_ARGS) == {"--model-path", "--model", "--tensor-parallel-size", "--tp-size"}
 
 
+def test_flags_of_annotated_fields_are_found_too() -> None:
+    fields = """
+class ServerArgs:
+    port: A[int, "The port"] = 1
+    tp_size: A[Optional[int], Arg(help="--no flag", cli_name="--tensor-parallel-size", aliases=["--tp-size"])] = 1
+    model_path: Annotated[str, Arg(help="x", aliases=["--model"])]
+    inner: A[int, Arg(help="x", no_cli=True)] = 0
+    plain: int = 0
+"""
+    assert flags_in(fields) == {"--port", "--tensor-parallel-size", "--tp-size", "--model-path", "--model"}
+
+
 def test_a_server_args_without_a_parser_has_a_flag_for_each_field() -> None:
     assert flags_in("class ServerArgs:\n    model_path: str\n    ddtree_budget: int = 0\n") == {
         "--model-path",
