@@ -20,7 +20,8 @@ def main() -> None:
     run = Run(**json.loads(text))
     target = Target(host="127.0.0.1", port=int(port), route=Route(route))
     prompts = [
-        Prompt(id="truth", text=f"Request {n}.", max_tokens=run.tokens) for n in range(run.requests + run.warmup)
+        Prompt(id="truth", text=f"Request {n}.", max_tokens=run.tokens)
+        for n in range(run.requests + run.warmup)
     ]
     load = Load(
         shape=Closed(concurrency=run.concurrency), requests=run.requests, warmup=run.warmup,
