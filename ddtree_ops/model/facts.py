@@ -58,6 +58,7 @@ class NodeFile:
     path: str
     sha256: str
     text: str | None = None  # None: not asked for, or absent from the node
+    recorded: str | None = None  # sha256 that the wheel's RECORD promises; None: it names no such file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +157,7 @@ class NodeFacts:
     previous: str | None = None
     releases: tuple[str, ...] = ()  # oldest first
     manifest: dict[str, object] | None = None  # release.json of the current release
+    model_files: tuple[tuple[str, str], ...] = ()  # (name, text) of the model's small files
 
     def exists(self, path: str) -> bool | None:
         """Whether the path is there; None when the probe was not asked."""

@@ -1,0 +1,112 @@
+"""The attention proof on the node's own GPU and venv, with the staged release, before any restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ddtree_ops.model.errors import Failed, Refused
+from ddtree_ops.model.facts import Gpu, NodeFacts
+from ddtree_ops.model.profile import Profile
+from ddtree_ops.model.release import Gate
+from ddtree_ops.patching.proof.bundle import script
+from ddtree_ops.plan.preflight import graph_memory_mib
+from ddtree_ops.run.context import NodeRun
+from ddtree_ops.run.resolve import model_shape
+
+NEED_MIB = 2048  # torch's own context and the proof's tensors at its largest case
+CASES = 60
+BATCHES = (1, 3, 8)
+TELLING = ("budget", "topk", "cuda_graph", "graph_max_batch", "patches", "sglang", "release")
+
+
+def gate(run: NodeRun, timeout_s: float) -> Iterator[Gate]:
+    """The deploy's gate: yields a verdict where there is a GPU with room, and a change that calls for one."""
+    facts, goal = run.known(), run.aim()
+    why = _why_not(facts, goal.release.profile, run.planned().changes)
+    if why:
+        run.world.screen.note(run.name, f"selftest: left out, {why}")
+        return
+    site = f"{facts.state_dir}/{run.node.service}/releases/{goal.id}/site"
+    yield prove(run, goal.release.profile, site, timeout_s)
+
+
+def need_room(facts: NodeFacts, *, beside: bool) -> None:
+    """Raises Refused where no GPU has room for the proof, or one is held and `beside` was not said."""
+    if not facts.gpus:
+        raise Refused("selftest", f"got no GPU ({facts.gpu_note}), expected one", node=facts.node)
+    held = [process for gpu in facts.gpus for process in gpu.processes]
+    if held and not beside:
+        raise Refused(
+            "selftest",
+            f"got {held[0].name} with {held[0].memory_mib:,} MiB of a GPU, expected them free",
+            hint=f"--beside runs it all the same where {NEED_MIB:,} MiB are free",
+            node=facts.node,
+        )
+    roomy = _roomiest(facts)
+    if roomy.memory_free_mib < NEED_MIB:
+        raise Refused(
+            "selftest",
+            f"got {roomy.memory_free_mib:,} MiB free on GPU {roomy.index}, expected {NEED_MIB:,}",
+            node=facts.node,
+        )
+
+
+def prove(run: NodeRun, profile: Profile, site: str, timeout_s: float) -> Gate:
+    """One proof under the node's venv: eager, and with graphs on also capture and replay; bf16."""
+    gpu = _roomiest(run.known())
+    batches = sorted({*BATCHES, profile.graph_max_batch or max(BATCHES)})
+    argv = (
+        "--tree", site, "--device", "cuda", "--dtype", "bfloat16", "--compact", "--until-wrong", "3",
+        "--budgets", str(profile.budget), "--batches", ",".join(map(str, batches)), "--cases", str(CASES),
+    )  # fmt: skip
+    run.world.screen.progress(run.name, f"{CASES} trees of budget {profile.budget} on GPU {gpu.index}")
+    ran = run.link.run(
+        ("env", f"CUDA_VISIBLE_DEVICES={gpu.index}", f"{profile.venv}/bin/python", "-"),
+        stdin=script(argv).encode(),
+        timeout_s=timeout_s,
+    )
+    document = _document(ran.stdout)
+    if document is None:
+        last = (ran.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+        raise Failed(
+            "selftest",
+            f"got exit {ran.code} ({last}), expected a verdict",
+            hint="the proof needs the venv's torch and triton; a playbook may leave `selftest` out",
+        )
+    return Gate(name="selftest", passed=bool(document["passed"]), evidence=_evidence(document, run, profile))
+
+
+def _why_not(facts: NodeFacts, profile: Profile, changes: tuple[str, ...]) -> str:
+    if not facts.gpus:
+        return f"{facts.gpu_note or 'no GPU'}"
+    if profile.budget is None:
+        return "no tree is asked for"
+    if not any(change.split(":")[0] in TELLING for change in changes):
+        return "the plan changes nothing that it would prove"
+    free = _roomiest(facts).memory_free_mib
+    return f"{free:,} MiB are free beside the engine, it needs {NEED_MIB:,}" if free < NEED_MIB else ""
+
+
+def _roomiest(facts: NodeFacts) -> Gpu:
+    return max(facts.gpus, key=lambda gpu: gpu.memory_free_mib)
+
+
+def _document(output: bytes) -> dict[str, Any] | None:
+    try:
+        document = json.loads(output)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) and "passed" in document else None
+
+
+def _evidence(document: dict[str, Any], run: NodeRun, profile: Profile) -> str:
+    counts = (
+        f"{document['cases']} trees, {document['rows']} rows, {document['wrong_rows']} wrong, "
+        f"{document['unwritten_rows']} never written"
+    )
+    causes = "; ".join(cause["text"] for cause in document["causes"][:2])
+    memory = graph_memory_mib(profile, model_shape(run.known()))
+    graphs = f"; graphs will take {memory:,.0f} MiB for mask and logits" if memory is not None else ""
+    return f"{counts}{f' ({causes})' if causes else ''}{graphs}"
