@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 """The other clients: how each is installed, called, and read into our metric names (seconds, per second)."""
 
 from __future__ import annotations
@@ -144,19 +143,3 @@ PEERS = {
         Peer("genai-bench", ("genai-bench",), _genai, _read_genai, environment=OFFLINE),
     )
 }  # fmt: skip
-=======
-"""placeholder"""
-
-from dataclasses import dataclass
-
-
-@dataclass
-class Peer:
-    name: str = ""
-
-
-PEERS = {}
-
-
-def install(p, f): ...
->>>>>>> main
