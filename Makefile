@@ -5,6 +5,8 @@ VENV ?= .venv
 PROOF_VENV ?= .venv-proof
 PIP = -m pip --disable-pip-version-check install -qq --no-input
 export PYTHONDONTWRITEBYTECODE = 1
+export OMP_NUM_THREADS = 1  # small matrices: threads only get into each other's way
+export OPENBLAS_NUM_THREADS = 1
 
 .PHONY: demo setup test lint types layers tests proof lock clean
 

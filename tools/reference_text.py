@@ -41,6 +41,11 @@ class Corpus:
             return self.draw()
         if long:
             prompts, answer = next(block for block in self.smoke if "@summary" in block[0])
+        return self.conversation((prompts, answer))
+
+    def conversation(self, block: Block) -> str:
+        """One conversation of one turn about a block."""
+        prompts, answer = block
         prompt = self.rng.choice(prompts)
         prompt = {"@summary": self.summary, "@any": self._anything()}.get(prompt, prompt)
         return self._system() + turn(self._disturb(prompt), self.resolve(answer))

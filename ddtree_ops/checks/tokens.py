@@ -9,12 +9,10 @@ from ddtree_ops.model.generation import Generation
 
 Ids = Sequence[int]
 
-LEAST_ACCEPT_LENGTH = (
-    1.05  # 1.0 is "no drafted token was ever accepted"; the least useful drafter is far above
-)
-SECOND_OPINIONS = (
-    16  # draws at a doubtful place: a token of probability 1/4 is missed by all of them once in 100
-)
+LEAST_ACCEPT_LENGTH = 1.05  # 1.0: no drafted token was ever accepted; useful drafters are far above
+# Draws at a doubtful place: as many as engines with a drafter run at once by default.
+SECOND_OPINIONS = 48
+TIE = 0.6  # how often the doubtful token must be drawn for each time that prefill's own choice is
 
 
 def first_difference(left: Ids, right: Ids) -> int | None:
@@ -60,8 +58,8 @@ def rescore_verdict(
     """Compares output token i with prefill token i, the greedy answer to `rescore_prompts` entry i.
 
     Prefill and verify round differently, so at a near tie a sound engine may choose either. `second_opinions`
-    gives, for positions that differ, tokens drawn there at temperature 1: one that is drawn is a tie, and no
-    fault; a token from a wrong mask is not drawn.
+    gives, for positions that differ, tokens drawn there at temperature 1: where both tokens are drawn about
+    equally often it is a tie, and no fault. A token from a wrong mask is drawn seldom or never.
     """
     drawn = second_opinions or {}
     differing = [
@@ -69,9 +67,15 @@ def rescore_verdict(
         for at, (generated, wanted) in enumerate(zip(output, prefill, strict=False))
         if generated != wanted
     ]
-    ties = tuple(token for token in differing if token.generated in drawn.get(token.position, ()))
+    ties = tuple(token for token in differing if _tied(token, drawn.get(token.position, ())))
     wrong = tuple(token for token in differing if token not in ties)
     return RescoreVerdict(checked=min(len(output), len(prefill)), wrong=wrong, ties=ties)
+
+
+def _tied(token: WrongToken, drawn: Ids) -> bool:
+    """A tie of rounding differs by a few percent in probability; 48 draws tell 1 : 1 from 1 : 3."""
+    generated, prefill = drawn.count(token.generated), drawn.count(token.prefill)
+    return generated > 0 and generated >= TIE * prefill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,9 +26,10 @@ def await_ready(run: NodeRun, profile: Profile, timeout_s: float, normal: Mappin
     """
     deadline = Deadline(run.world.clock, timeout_s)
     watch = _Watch(run, profile)
+    cursor = run.cursor
     while True:
-        observation = run.node.observe(run.cursor, port=profile.port)
-        run.cursor = observation.cursor
+        observation = run.node.observe(cursor, port=profile.port)
+        cursor = observation.cursor
         watch.take(observation)
         run.world.screen.progress(run.name, watch.progress(normal))
         if watch.load.ready:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from ddtree_ops.model.errors import OpsError, Unproven, Unreachable
+from ddtree_ops.node.lease import LeaseKeeper
 from ddtree_ops.node.node import Node
 from ddtree_ops.run.clock import Deadline
 from ddtree_ops.run.context import NodeRun
@@ -34,6 +35,19 @@ def relink(run: NodeRun) -> None:
             continue
         run.node = Node(run.name, run.link, run.node.service)
         return
+
+
+def resume_lease(run: NodeRun) -> None:
+    """Takes an armed guard's lease up again; raises Refused when the guard has acted in the meantime."""
+    if run.armed:
+        run.node.renew(run=run.id, lease_s=run.host.lease_s)
+        keep_lease(run)
+
+
+def keep_lease(run: NodeRun) -> None:
+    """Renews guard and lock from now on, until the lease is released or the link goes."""
+    run.keeper = LeaseKeeper(run.node, run=run.id, lease_s=run.host.lease_s)
+    run.keeper.__enter__()
 
 
 def await_guard(run: NodeRun) -> None:

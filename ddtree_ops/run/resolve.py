@@ -233,16 +233,17 @@ def _adopted(facts: NodeFacts, service: str) -> Profile | None:
 
 
 def _confirmed_before(run: NodeRun, current: str, known: tuple[str, ...]) -> str:
-    """The release that was current when `current` was confirmed; else the found one."""
-    for entry in reversed(run.node.history()):
-        if entry.event == "confirmed" and entry.release == current and "previous" in entry.detail:
+    """The release that was current when `current` was first deployed; else the found one before it."""
+    for entry in run.node.history():
+        first = entry.event == "confirmed" and entry.release == current and not entry.detail.get("reused")
+        if first and "previous" in entry.detail:
             return str(entry.detail["previous"])
     earlier = [name for name in known if name.isdigit() and int(name) < int(current)]
     if not earlier:
         raise Refused(
             "rollback",
             f"got release {current}, which has no earlier one, expected a deploy before it",
-            hint=f"ddtree-ops history --host {run.name}",
+            hint=f"ddtree-ops history --host {run.name}; --to RELEASE goes to any of them",
             node=run.name,
         )
     return earlier[0]

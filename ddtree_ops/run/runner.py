@@ -7,6 +7,8 @@ import uuid
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_none
+
 from ddtree_ops.model.errors import Failed, OpsError, Refused, Unproven, Unreachable, UsageError
 from ddtree_ops.model.host import Host
 from ddtree_ops.model.plan import PlannedStep, Playbook, PlaybookStep
@@ -17,7 +19,7 @@ from ddtree_ops.plan.steps import CATALOGUE
 from ddtree_ops.run import resolve
 from ddtree_ops.run.context import Asked, NodeRun, World
 from ddtree_ops.run.interrupts import Interrupted
-from ddtree_ops.run.rescue import relink
+from ddtree_ops.run.rescue import relink, resume_lease
 from ddtree_ops.run.steps import STEPS, Stop, release_lease
 
 
@@ -82,9 +84,31 @@ def _apply(run: NodeRun, step: PlaybookStep) -> None:
     spec = CATALOGUE[step.step]
     summary = _summary(run, step)
     run.world.screen.step(run.name, step.step, summary)
-    if run.keeper is not None:
-        run.keeper.check()
-    STEPS[step.step].apply(run, step, spec.timeout_s if step.timeout_s is None else step.timeout_s)
+    timeout_s = spec.timeout_s if step.timeout_s is None else step.timeout_s
+    for attempt in _once_more(run):
+        with attempt:
+            if run.keeper is not None:
+                run.keeper.check()
+            STEPS[step.step].apply(run, step, timeout_s)
+
+
+def _once_more(run: NodeRun) -> Retrying:
+    """A step whose link was lost is done again over a new one; every step may be repeated.
+
+    Before the lock there is nothing to come back for, and a node that was never reached is refused at once.
+    """
+    return Retrying(
+        retry=retry_if_exception_type(Unreachable),
+        stop=stop_after_attempt(2 if run.facts is not None else 1),
+        before_sleep=lambda _: _back(run),
+        wait=wait_none(),
+        reraise=True,
+    )
+
+
+def _back(run: NodeRun) -> None:
+    relink(run)
+    resume_lease(run)
 
 
 def _failed(run: NodeRun, done: list[PlaybookStep], cause: OpsError | Interrupted) -> NodeResult:
@@ -99,6 +123,8 @@ def _failed(run: NodeRun, done: list[PlaybookStep], cause: OpsError | Interrupte
     try:
         if isinstance(cause, Unreachable):
             relink(run)
+            with suppress(OpsError):  # its guard may have acted: then that is the way back
+                resume_lease(run)
     except (OpsError, Interrupted):
         out_of_reach = _unproven(run, error)
         return _ended(run, Outcome.UNPROVEN, Unproven.exit_code, error=out_of_reach, failed=failed_release)

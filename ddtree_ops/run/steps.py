@@ -11,7 +11,6 @@ from ddtree_ops.model.facts import Sources
 from ddtree_ops.model.plan import Goal, PlaybookStep
 from ddtree_ops.model.profile import Profile
 from ddtree_ops.model.release import FOUND, Gate, Release
-from ddtree_ops.node.lease import LeaseKeeper
 from ddtree_ops.node.values import Entry, Proof
 from ddtree_ops.patching.apply import unified_diff
 from ddtree_ops.plan.plan import make_plan
@@ -19,7 +18,7 @@ from ddtree_ops.plan.preflight import Intent, preflight, warnings
 from ddtree_ops.run import resolve, selftest, smoke
 from ddtree_ops.run.context import NodeRun
 from ddtree_ops.run.ready import await_ready, phase_seconds
-from ddtree_ops.run.rescue import await_guard
+from ddtree_ops.run.rescue import await_guard, keep_lease
 
 PROOF_TEXT = "Write a short poem about the ocean."
 LOCK_TTL_S = 600.0  # until the guard is armed; from then on its lease renews both
@@ -106,8 +105,7 @@ def guard(run: NodeRun, _step: PlaybookStep, _timeout_s: float) -> None:
         proof=_proof(run),
     )
     run.armed = True
-    run.keeper = LeaseKeeper(run.node, run=run.id, lease_s=lease_s)
-    run.keeper.__enter__()
+    keep_lease(run)
 
 
 def disarm(run: NodeRun, _step: PlaybookStep) -> None:
@@ -164,6 +162,7 @@ def put_back(run: NodeRun, _step: PlaybookStep) -> None:
     why = "a later step failed"
     run.world.screen.step(run.name, "revert", f"release {run.previous} back in place")
     await_guard(run)
+    run.cursor = run.node.observe("").cursor
     reverted = run.node.revert(run=run.id, by=run.world.operator, why=why)
     release = run.current
     if reverted.by_guard or release is None:
@@ -297,6 +296,7 @@ def _confirmation(run: NodeRun, goal: Goal) -> dict[str, object]:
     return {
         "playbook": run.playbook.name,
         "previous": run.previous,
+        "reused": goal.reused,
         "changes": list(run.planned().changes),
         "gates": [
             {"name": gate.name, "passed": gate.passed, "evidence": gate.evidence} for gate in run.gates

@@ -13,18 +13,18 @@ from ddtree_ops.checks.signs.sign import Sign, Word, words
 _MARKER = re.compile(
     r"<\|[a-z_]{3,20}\|>|\[/?INST\]|<</?SYS>>|</?(?:start|end)_of_turn>|<｜[^｜]{2,30}｜>", re.IGNORECASE
 )
-_ROLE_END = re.compile(r"(?P<glue>[^\W\d_]*)(?P<role>user|assistant|system)\n", re.ASCII)
+_QUOTES = ('"', "'", "`")  # a text about templates quotes them
+_ROLE_END = re.compile(r"(?P<glue>[^\W\d_]{0,30})(?P<role>user|assistant|system)\n", re.ASCII)
 # English words that end like a role, and may end a line.
 # What is before "user" in the English words that end so, and may end a line.
 _USERS = re.compile(
-    r"super|end|multi|power|sub|non|no|co|ab|acc|am|bem|caro|ca|conf|def|diff|espo|exc|f|gro|ho|inf|mo|m|perf|per|"
-    r"pa|ref|re|ro|tro|transf|suff|eff",
-    re.IGNORECASE,
+    r"super|end|multi|power|sub|non|co|ab|acc|am|bem|caro|ca|conf|def|diff|espo|exc|f|gro|ho|inf|mo|m|perf|per|"
+    r"pa|ref|re|ro|tro|transf|suff|eff"
 )
 _INTRODUCTION = """
     here here's heres is are was a an the this that these your my our sure certainly of course okay ok
-    absolutely
-    below i i've i'd we for you as requested and with in to it on about great yes write wrote written
+    absolutely below i i've i'd we for you as requested and with in to it on about great yes write
+    wrote written
 """
 _INTRODUCING = frozenset(_INTRODUCTION.split())
 _GRAM = 3  # words that must agree in a row to count as taken from the prompt
@@ -40,12 +40,12 @@ def echo(text: str, prompt: str | None) -> Iterator[Sign]:
 
 
 def _markers(text: str) -> Iterator[Sign]:
-    found = [match.span() for match in _MARKER.finditer(text)]
+    found = [each for each in _MARKER.finditer(text) if not text[: each.start()].endswith(_QUOTES)]
     if found:
-        start, end = found[0]
-        glued = start > 0 and text[start - 1].isalpha()
-        reason = f"the chat template's marker {text[start:end]!r}"
-        yield Sign(reason=reason, weight=1.0 if glued or len(found) > 1 else 0.6, span=found[0])
+        first = found[0]
+        glued = text[: first.start()][-1:].isalpha() or _ROLE_END.match(text, first.end()) is not None
+        reason = f"the chat template's marker {first[0]!r}"
+        yield Sign(reason=reason, weight=1.0 if glued or len(found) > 1 else 0.6, span=first.span())
 
 
 def _roles(text: str) -> Iterator[Sign]:
@@ -59,6 +59,8 @@ def _roles(text: str) -> Iterator[Sign]:
 
 def _role_weight(text: str, found: re.Match[str]) -> float:
     before = text[: found.start()]
+    if before.endswith("-"):
+        return 0.0  # part of a longer name
     if found["glue"]:
         is_word = found["role"] == "system" or (
             _USERS.fullmatch(found["glue"]) and not before.endswith(("'", "’"))
@@ -71,11 +73,15 @@ def _role_weight(text: str, found: re.Match[str]) -> float:
         return 0.0  # "… by the user" may end a line
     if _ROLE_END.match(text, found.end()) or (found["role"] == "assistant" and not line):
         return 1.0
-    around = [*before.rstrip().rsplit("\n", 1)[-1:], *text[found.end() :].lstrip().split("\n", 1)[:1]]
-    broken_off = not before.rstrip().endswith(
-        (":", ".")
-    )  # lists of roles are introduced, or stand among the like
-    return 1.0 if broken_off and any(len(words(each)) >= 4 for each in around) else 0.6
+    return 1.0 if _breaks_off(before.rstrip(), text[found.end() :].lstrip()) else 0.6
+
+
+def _breaks_off(before: str, after: str) -> bool:
+    """Whether a sentence stops for the role; lists of roles are introduced, or stand among the like."""
+    if not after or before.endswith((":", ".")):
+        return False
+    around = before.rsplit("\n", 1)[-1], after.split("\n", 1)[0]
+    return any(len(words(line)) >= 4 for line in around)
 
 
 def _restarts(text: str) -> Iterator[Sign]:
@@ -94,16 +100,20 @@ def _prompt_fragments(text: str, prompt: str) -> Iterator[Sign]:
     """How much of the answer is the prompt's own wording."""
     said, asked = words(text), [word.text.casefold() for word in words(prompt)]
     taken = _taken(said, asked)
-    own = [word for word, is_taken in zip(said, taken, strict=True) if not is_taken]
-    if sum(taken) < _GRAM or (not own and len(asked) > 60):
+    if sum(taken) < _GRAM:
         return
+    own = [word.text.casefold() for word, is_taken in zip(said, taken, strict=True) if not is_taken]
     at = taken.index(True)
     span = (said[at].start, said[len(said) - 1 - taken[::-1].index(True)].end)
-    if len(own) <= _GRAM and any(word.text.casefold() not in _INTRODUCING for word in own):
-        yield Sign(reason="little but fragments of its prompt", weight=1.0, span=span)
-    elif _whole_prompt(said, asked):
+    if _whole_prompt(said, asked):
         weight = 1.0 if len(own) <= sum(taken) else 0.6
         yield Sign(reason="it repeats its prompt word for word", weight=weight, span=span)
+    elif taken[-1] and len(own) <= _GRAM and not text.rstrip().endswith((".", "!", "?")):
+        # "Paris is the capital of France." ends in the question's words too, but it ends.
+        strange = sum(word not in _INTRODUCING for word in own)
+        if strange:
+            weight = 1.0 if strange > 1 else 0.6
+            yield Sign(reason="little but a fragment of its prompt", weight=weight, span=span)
 
 
 def _taken(said: tuple[Word, ...], asked: list[str]) -> list[bool]:
@@ -124,26 +134,27 @@ def _whole_prompt(said: tuple[Word, ...], asked: list[str]) -> bool:
 
 def _prompt_glued(text: str, prompt: str) -> Iterator[Sign]:
     """Two words of the prompt in one word: "aboutocean", "oceanWrite…"."""
-    asked = {word.text for word in words(prompt)}
-    parts = sorted({part.casefold() for part in asked if len(part) >= 4})
-    folded = {part.casefold() for part in asked}
-    for word in words(text):
-        if len(word.text) < 8 or word.text.casefold() in folded:
-            continue
-        joined = word.text.casefold() in {left + right for left in parts for right in parts if left != right}
-        if joined or any(
-            left.casefold() in parts and right in parts for left, right in _humps(word.text, parts)
-        ):
-            reason = f"words of the prompt glued together: {word.text!r}"
-            yield Sign(reason=reason, weight=1.0, span=(word.start, word.end))
-            return
+    asked = {word.text.casefold() for word in words(prompt)}
+    parts = {word for word in asked if len(word) >= 4}
+    humped = [word for word in words(text) if _humped(word.text, parts)]
+    joined = [word for word in words(text) if _joined(word.text.casefold(), parts) and word.text not in asked]
+    if humped or joined:
+        first = (humped or joined)[0]
+        # "lighthouse" may well answer a question about a light and a house.
+        weight = 1.0 if humped or len({word.text for word in joined}) > 1 else 0.6
+        reason = f"words of the prompt glued together: {first.text!r}"
+        yield Sign(reason=reason, weight=weight, span=(first.start, first.end))
 
 
-def _humps(word: str, parts: list[str]) -> Iterator[tuple[str, str]]:
-    """The prompt's words on both sides of each capital inside the word, as far as there are any."""
+def _joined(word: str, parts: set[str]) -> bool:
+    return any(word[:at] in parts and word[at:] in parts for at in range(4, len(word) - 3))
+
+
+def _humped(word: str, parts: set[str]) -> bool:
+    """Whether a capital inside the word begins one word of the prompt, behind another: "poemownersWrite"."""
     for found in re.finditer(r"(?<=[a-z])[A-Z]", word):
         before, after = word[: found.start()].casefold(), word[found.start() :].casefold()
-        left = next((part for part in parts if part in before), "")
-        right = next((part for part in parts if after.startswith(part)), "")
-        if left and right and left != right:
-            yield left, right
+        right = {part for part in parts if after.startswith(part)}
+        if right and any(part in before for part in parts - right):
+            return True
+    return False

@@ -44,7 +44,10 @@ _ENOUGH_KINDS = 2  # of disorder
 _ENOUGH = 3.5  # places, weighed
 _ENOUGH_RATE = 1 / 16  # of the words; sound prose has none of them, or all of one kind
 
-_OPENING_WORDS = "The A An It In On He She We They And But If To Of For With By Is Are Was From So As"
+_OPENING_WORDS = """
+    The A An It In On He She We They And But If To Of For With By Is Are Was From So As
+    What When Where Which Who Why How This That There
+"""
 _OPENING = frozenset(_OPENING_WORDS.split())
 # How English words of four letters and more begin, where they begin with two consonants.
 _ONSET_LETTERS = """
@@ -58,7 +61,10 @@ def english(text: str, _prompt: str | None) -> Iterator[Sign]:
     found = words(text)
     kinds = [_KIND.get(word.text if word.text == "I" else word.text.lower(), "") for word in found]
     known = sum(map(bool, kinds))
-    if known < 3 or known < _LEAST_SHARE * len(found) or not _plain(text) or _quotes_words(text):
+    surely = sum(
+        word.text.lower() in ("the", "and", "of") for word in found
+    )  # "an", "a" and "is" are others' too
+    if surely < 2 or known < _LEAST_SHARE * len(found) or not _plain(text) or _quotes_words(text):
         return
     never = list(_never_joined(text, found, kinds))
     yield from _never_sign(text, never, known)
@@ -70,6 +76,8 @@ def english(text: str, _prompt: str | None) -> Iterator[Sign]:
             "a capital inside a word": (0.5, _starts(_HUMP, text)),
             "a space before a mark": (0.5, _starts(_SPACE_BEFORE, text)),
             "no space after a mark": (1.0, _starts(_NO_SPACE, text)),
+            "a stop inside a word": (1.0, _starts(_STOP_INSIDE, text)),
+            "a digit inside a word": (1.0, _starts(_DIGIT_INSIDE, text)),
             "letters on their own": (1.0, [word.start for word in found if _stray(text, word)]),
             "ends of words on their own": (1.0, [word.start for word in found if _no_onset(word.text)]),
         },
@@ -78,7 +86,9 @@ def english(text: str, _prompt: str | None) -> Iterator[Sign]:
 
 
 _ENDS = re.compile(r"\s?[.,;!?](?:\s|$)")
-_SMALL_AFTER_STOP = re.compile(r"(?<=[a-z]{4})[.?!] [a-z]")
+_SMALL_AFTER_STOP = re.compile(r"(?<=[a-z]{3})[.?!] [a-z]")
+_STOP_INSIDE = re.compile(r"(?<![\w.@/])[A-Za-z]{1,2}\.[a-z]{3,}(?![\w.@/])")
+_DIGIT_INSIDE = re.compile(r"\b[a-z]{2,}\d+[a-z]{2,}\b|\b[A-Z]{1,3}\d+[a-z]{2,}\b|\b[a-z]{3,}\d\b")
 _HUMP = re.compile(r"(?<=[a-z])[A-Z](?=[a-z])")
 _SPACE_BEFORE = re.compile(r"(?<=[A-Za-z0-9]) [,.;:?!](?=\s|$)")
 _NO_SPACE = re.compile(r"(?<=[a-z]{2})[,;:?!](?=[A-Za-z])|[,;.][,;]|[,;]\.")

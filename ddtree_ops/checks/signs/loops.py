@@ -65,7 +65,7 @@ def _prose(text: str, found: tuple[Word, ...]) -> bool:
 
 def _patience(text: str) -> int:
     """How many times longer code may repeat itself: unrolled loops, tables of types."""
-    return 4 if coded(text) else 1
+    return 4 if re.search(r"[{}\[\]<>=;$\\|_&*:#@/]", text) else 1
 
 
 def _needed(unit: list[str]) -> int:
@@ -94,7 +94,8 @@ def _piece_loop(text: str) -> Iterator[Sign]:
     for found in _PIECE.finditer(text):
         unit, length = found[1], len(found[0])
         letters = sum(c.isalpha() for c in unit)
-        if length < _PIECE_SPAN or letters < 2 or letters < 0.5 * len(unit.strip()):
+        span = _PIECE_SPAN if len(unit) < 3 or not unit.isalpha() else _PIECE_SPAN // 2
+        if length < span or letters < 2 or letters < 0.5 * len(unit.strip()):
             continue
         if len(set(unit.strip().casefold())) < 2 or _drawn(text, found.start(), found.end()):
             continue
@@ -108,7 +109,7 @@ def _piece_loop(text: str) -> Iterator[Sign]:
 def _drawn(text: str, start: int, end: int) -> bool:
     """Whether the repetition belongs to a literal: hex dumps, markup, encoded data."""
     piece = text[start:end]
-    return bool(re.search(r"[<>{}\[\]\\|=:&*]|0x|\d", piece))
+    return bool(re.search(r"[<>{}\[\]\\|=:&*]|[0-9]", piece))
 
 
 def _line_loop(text: str) -> Iterator[Sign]:
@@ -117,7 +118,7 @@ def _line_loop(text: str) -> Iterator[Sign]:
     for step in (1, 2):
         repeats = 1
         for before, line in zip(lines, lines[step:], strict=False):
-            long_enough = len(words(line)) >= 3
+            long_enough = len(words(line)) >= 3 and not re.search(r"\d", line)
             repeats = repeats + 1 if before == line and long_enough else 1
             if repeats >= _LINE_REPEATS * step * _patience(text):
                 at = text.index(line)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from .model import Floats, Ints
 
 Mask = NDArray[np.bool_]
+ROWS = 256  # of a prefill that are scored at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,12 @@ def scores_of(q: Floats, keys: Floats) -> Floats:
 
 def causal_attention(q: Floats, cached: Floats) -> Floats:
     """Rows are the last positions of `cached` (keys, 2, heads, size), each seeing what came before."""
+    before = len(cached) - len(q)
+    parts = [_causal_rows(q[at : at + ROWS], cached[: before + at + ROWS]) for at in range(0, len(q), ROWS)]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _causal_rows(q: Floats, cached: Floats) -> Floats:
     scores = scores_of(q, cached[:, 0])
     rows, keys = scores.shape[1:]
     if rows > 1:

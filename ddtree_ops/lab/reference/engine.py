@@ -11,10 +11,9 @@ from typing import Any
 
 from .request import Request, Sampling
 from .runner import Runner
-from .scheduler import Scheduler, generator
+from .scheduler import HEALTH_RID, Scheduler, generator
 
 HEALTH_S = 20.0  # SGLang's limit for any sign of life
-HEALTH_RID = "HEALTH_CHECK"
 POLL_S = 0.25
 
 

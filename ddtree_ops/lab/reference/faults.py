@@ -6,7 +6,10 @@ import os
 from dataclasses import dataclass
 
 VARIABLE = "REFERENCE_ENGINE_FAULT"
-TIMED = ("slow-load", "die-after")
+TIMED = (
+    "slow-load",  # seconds
+    "die-after",  # requests answered, warm-up and health checks aside
+)
 PLAIN = (
     "crash-at-load",
     "hang",  # the load never ends
@@ -15,8 +18,8 @@ PLAIN = (
     "graph-width",  # graphs captured for the block size, not for the verify width
     "wrong-drafter",  # a drafter made for other features
     "draft-quantised",  # the drafter's weights at one bit
-    "block-size",  # the drafter runs a longer block than it was trained for
-    "topk",  # a node sees its elder sibling's branch
+    "block-size",  # the drafter runs a longer block than is verified, so that rows and places disagree
+    "topk",  # of an accepted path the first rows' slots are kept, right for a chain alone
     "batch",  # every request reads the first one's mask
     "prefix-cache",  # cached slots are handed out again while in use
 )

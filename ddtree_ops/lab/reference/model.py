@@ -50,9 +50,9 @@ class TargetConfig:
 class DraftConfig:
     """Shape of the drafter; its block counts the last committed token."""
 
-    width: int = 96
-    heads: int = 3
-    inner: int = 192
+    width: int = 128
+    heads: int = 4
+    inner: int = 256
     block: int = 8
 
     @classmethod

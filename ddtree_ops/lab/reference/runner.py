@@ -61,7 +61,7 @@ class Runner:
         if "draft-quantised" in self.faults:
             weights = {name: np.sign(w) * np.abs(w).mean() for name, w in weights.items()}
         block = int(self.args.speculative_num_draft_tokens or config.block)
-        return Draft(config, weights, self.target, 4 * block if "block-size" in self.faults else block)
+        return Draft(config, weights, self.target, 2 * block if "block-size" in self.faults else block)
 
     def allocate(self) -> None:
         """The pool and the prefix cache, and the widths that the staged attention backend gives."""
@@ -120,6 +120,8 @@ class Runner:
         logits = self._verify_pass(requests, trees, np.concatenate(slots), graph)
         for number, (request, tree, own) in enumerate(zip(requests, trees, slots, strict=True)):
             rows, tokens = tree.walk(partial(_choice, request, logits[number * self.rows :]))
+            if "topk" in self.faults:
+                rows = list(range(len(rows)))
             count = request.commit(tokens, own[rows], self.tokenizer)
             request.verify_steps += 1
             request.histogram.append(count - 1)
@@ -175,7 +177,9 @@ class Runner:
             return out[: len(q)]
 
         anchors = np.array([r.last for r in requests])
-        logits = self.draft.forward(anchors, np.array(lengths), attend)[:, : self.block - 1]
+        step = self.draft.block // self.block
+        logits = self.draft.forward(anchors, np.array(lengths), attend)[:, step - 1 :: step]
+        logits = logits[:, : self.block - 1]
         budget, cap = self.args.speculative_ddtree_budget, self.args.speculative_ddtree_topk_cap
         if budget is None:
             return [chain(int(anchor), own) for anchor, own in zip(anchors, logits, strict=True)]
@@ -219,7 +223,7 @@ class Runner:
         parts = []
         for tree, length in zip(trees, lengths, strict=True):
             bits = np.ones((self.rows, length + self.rows), dtype=bool)
-            bits[:, length:] = tree.visible(elder="topk" in self.faults)
+            bits[:, length:] = tree.visible()
             parts.append(bits.ravel())
         return np.concatenate(parts)
 

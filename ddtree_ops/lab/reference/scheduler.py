@@ -17,6 +17,7 @@ from .request import Request
 from .runner import Runner
 
 PREFILL_TOKENS = 4096  # most prompt tokens of one prefill pass
+HEALTH_RID = "HEALTH_CHECK"  # how SGLang names the requests that it asks itself
 
 
 class Counters:
@@ -123,7 +124,7 @@ class Scheduler(threading.Thread):
         return len(request.prompt) + request.sampling.max_new_tokens + rows
 
     def _prefill(self, batch: list[Request]) -> None:
-        self._admitted += sum(not request.rid.startswith("HEALTH") for request in batch)
+        self._admitted += sum(not request.rid.startswith(HEALTH_RID) for request in batch)
         die_after = self.runner.faults.die_after
         if die_after is not None and self._admitted > die_after:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")

@@ -18,6 +18,7 @@ from . import log
 from .engine import Engine
 from .faults import Faults
 from .runner import Runner
+from .scheduler import HEALTH_RID
 from .server_args import ServerArgs
 from .web import Server
 
@@ -158,7 +159,8 @@ def _warm_up(engine: Engine, faults: Faults) -> None:
         host = "127.0.0.1" if engine.args.host in ("0.0.0.0", "::", "") else engine.args.host
         link = http.client.HTTPConnection(host, engine.args.port, timeout=600)
         params = {"temperature": 0, "max_new_tokens": 8}
-        body = json.dumps({"text": "The capital city of France is", "sampling_params": params})
+        text, rid = "The capital city of France is", f"{HEALTH_RID}_WARM_UP"
+        body = json.dumps({"text": text, "sampling_params": params, "rid": rid})
         link.request("POST", "/generate", body)
         link.getresponse().read()
         link.close()

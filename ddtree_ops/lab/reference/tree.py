@@ -23,16 +23,13 @@ class Tree:
     parents: list[int]  # of row 0: itself
     depths: Ints
 
-    def visible(self, *, elder: bool = False) -> NDArray[np.bool_]:
-        """(rows, rows): what each row may see of the others, its ancestors and itself.
-
-        `elder` plants the fault of taking the row before for the parent: right for a chain alone.
-        """
+    def visible(self) -> NDArray[np.bool_]:
+        """(rows, rows): what each row may see of the others, its ancestors and itself."""
         rows = len(self.parents)
         seen = np.eye(rows, dtype=bool)
         for row in range(1, rows):
             if self.parents[row] != UNUSED:
-                seen[row] |= seen[row - 1 if elder else self.parents[row]]
+                seen[row] |= seen[self.parents[row]]
         return seen
 
     def walk(self, choose: Callable[[int], int]) -> tuple[list[int], list[int]]:

@@ -150,6 +150,7 @@ class _Run:
         self._origin = self._last_good = self._last_issue = 0
         self._gave_up = ""
         self._read_early = 0
+        self._spin = SPIN_NS if isinstance(load.shape, Poisson) else 0
 
     def go(self) -> LoadResult:
         shape = self._load.shape
@@ -198,8 +199,8 @@ class _Run:
         next_tick = self._origin + TICK_NS
         while self._flying or self._dues:
             now = time.perf_counter_ns()
-            until = min(next_tick, self._dues[0] if self._dues else next_tick)
-            handled = self._reactor.turn(max(0, until - now - SPIN_NS) / 1e9)
+            due = self._dues[0] - self._spin if self._dues else next_tick
+            handled = self._reactor.turn(max(0, min(next_tick, due) - now) / 1e9)
             now = time.perf_counter_ns()
             self._start_due(now)
             if not handled:
@@ -211,7 +212,7 @@ class _Run:
     def _start_due(self, now: int) -> None:
         while self._dues and self._dues[0] <= now:
             due = heapq.heappop(self._dues)
-            if not self._issue(due):
+            if not self._issue(due if self._spin else now):
                 self._dues.clear()
 
     def _issue(self, due: int) -> bool:

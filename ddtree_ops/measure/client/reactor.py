@@ -20,7 +20,7 @@ from ddtree_ops.measure.client.sample import Outcome
 from ddtree_ops.measure.client.wire import Framing
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
-PIECE = 1 << 18
+PIECE = 1 << 14  # larger buffers come from mmap, and cost several times the call itself
 Finished = Callable[[Exchange], None]
 
 

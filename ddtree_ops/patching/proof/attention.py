@@ -14,6 +14,8 @@ import torch
 from . import shared, stage, stand_ins, widths
 from .cases import Case
 
+INDICES = "create_flashinfer_kv_indices_triton"
+
 
 class Tree:
     """One SGLang, imported once; `roots` are directories, the first that has a file gives it."""
@@ -21,12 +23,15 @@ class Tree:
     def __init__(self, roots: Sequence[Path]) -> None:
         torch.set_num_threads(1)
         warnings.filterwarnings("ignore", module="triton")  # the interpreter computes masked-off lanes too
+        shared.patch_once()
         self.roots = tuple(roots)
         self.spec = stage.Loose(speculative_num_steps=1, speculative_eagle_topk=4)
         self.settings = stage.settings(self.spec)
         self.sizing = widths.Sizing(self.roots, self.settings)
         self.module = stand_ins.install(self.roots, {"sglang.srt.runtime_context": self.settings})
         self.kernel = shared.Kernel()
+        if INDICES in vars(self.module):
+            setattr(self.module, INDICES, shared.Indices(getattr(self.module, INDICES)))
 
 
 class Engine:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .cases import Case
-from .picture import Layout, picture, readings
+from .picture import Layout, Reading, picture, readings
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,7 @@ def judged(
     bad = [number for number, error in enumerate(errors) if error is None or not error <= tolerance]
     written = [error for error in errors if error is not None]
     root = cause(case, layout, held) if bad else None
+    read = readings(case, layout) if bad else []
     return Verdict(
         case=case,
         rows=case.rows,
@@ -130,25 +131,24 @@ def judged(
         worst=max((error for error in written if error == error), default=0.0),
         cause=root
         or (Cause("value", 0, 0, "value: metadata is right, the kernel's result is not") if bad else None),
-        findings=tuple(_finding(case, layout, number, errors[number]) for number in bad),
+        findings=tuple(_finding(case, layout, read[number], errors[number]) for number in bad),
         picture=picture(case, layout) if bad else "",
     )
 
 
-def _finding(case: Case, layout: Layout, number: int, error: float | None) -> RowFinding:
-    reading = readings(case, layout)[number]
-    request, row = divmod(number, case.width)
+def _finding(case: Case, layout: Layout, reading: Reading, error: float | None) -> RowFinding:
     step = layout.rows_at[1] - layout.rows_at[0]
     if reading.as_request is None:
         why = f"width: rows {step} and up of a request belong to nobody"
-    elif (reading.as_request, reading.as_row) != (request, row):
+    elif (reading.as_request, reading.as_row) != (reading.request, reading.row):
         why = f"width: taken for row {reading.as_row} of request {reading.as_request}"
     elif step != case.width:
-        prefix = case.prefixes[request]
+        prefix = case.prefixes[reading.request]
         why = f"stride: mask rows of {prefix + step} instead of {prefix + case.width}"
     else:
         why = "offset: mask read elsewhere" if cause(case, layout, case.rows) else "value"
-    return RowFinding(request, row, "unwritten" if error is None else "wrong", error, why)
+    kind = "unwritten" if error is None else "wrong"
+    return RowFinding(reading.request, reading.row, kind, error, why)
 
 
 def _shown(verdict: Verdict) -> dict[str, Any]:

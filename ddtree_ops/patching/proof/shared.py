@@ -11,6 +11,7 @@ import ast
 import hashlib
 import inspect
 import textwrap
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -27,7 +28,6 @@ class Kernel:
 
     def __init__(self) -> None:
         self.digests: dict[tuple[int, int], str] = {}
-        self.launched = self.repeated = 0
 
     def __call__(
         self,
@@ -47,11 +47,9 @@ class Kernel:
         name = self._name(kernel, case, output, given, named)
         if name in results:
             output.copy_(results[name])
-            self.repeated += 1
             return
         kernel(query, key, value, output, *given, **named)
         results[name] = output.clone()
-        self.launched += 1
 
     def _name(
         self, kernel: Any, case: Case, output: Any, given: tuple[Any, ...], named: dict[str, Any]
@@ -64,6 +62,58 @@ class Kernel:
         rows, starts, slots, *rest = given[2:]  # after the pools, which the case fixes
         _update(total, rows, starts, slots[: int(starts[-1])], *rest, *(named[key] for key in sorted(named)))
         return total.hexdigest()
+
+
+class Indices:
+    """The kernel that lists a batch's pool slots, launched once for each set of arguments; CPU only."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel, self.digest = kernel, digest(kernel, 0, 0)
+
+    def __getitem__(self, grid: Any) -> Any:
+        launch = self.kernel[grid]
+
+        def listed(
+            slots: Any, rows: Any, lengths: Any, starts: Any, first: Any, out: Any, *rest: Any, **named: Any
+        ) -> None:
+            if out.is_cuda or first is not None:
+                launch(slots, rows, lengths, starts, first, out, *rest, **named)
+                return
+            total = hashlib.sha256(self.digest.encode())
+            _update(total, slots, rows, lengths, starts, *rest, *(named[key] for key in sorted(named)))
+            name, size = total.hexdigest(), int(starts[-1])
+            if name not in results:
+                launch(slots, rows, lengths, starts, first, out, *rest, **named)
+                results[name] = out[:size].clone()
+            out[:size] = results[name]
+
+        return listed
+
+
+def patch_once() -> None:
+    """Triton's language is made ready for the interpreter once a process, not at each call and back again.
+
+    That takes a third of a small launch. With another triton, whose insides differ, nothing is changed.
+    """
+    try:
+        from triton.runtime import interpreter
+
+        real, nothing = interpreter._patch_lang, interpreter._LangPatchScope
+    except (ImportError, AttributeError):
+        return
+    if real.__name__ != "_patch_lang":
+        return
+    done: set[frozenset[str]] = set()
+
+    def once(function: Any) -> Any:
+        modules = (found for found in function.__globals__.values() if isinstance(found, ModuleType))
+        language = frozenset(one.__name__ for one in modules if one.__name__.startswith("triton.language"))
+        if language not in done:
+            done.add(language)
+            real(function)
+        return nothing()  # a scope that restores nothing
+
+    interpreter._patch_lang = once
 
 
 def digest(kernel: Any, key: int, value: int) -> str:

@@ -96,6 +96,11 @@ class Environment:
         return types.SimpleNamespace(get=lambda: 1.0 if name.endswith("_MULT") else False)
 
 
+def no(*_: Any, **__: Any) -> bool:
+    """What every `is_…` of a stand-in says; kernels take it as a constant, so it is a true bool."""
+    return False
+
+
 class StandIn(types.ModuleType):
     """A module whose missing names are stand-ins: classes where the name looks like one."""
 
@@ -107,7 +112,7 @@ class StandIn(types.ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         looks_like_class = name[0].isupper() and not name.isupper()
-        value = Missing(name, (Blank,), {}) if looks_like_class else SILENT
+        value = Missing(name, (Blank,), {}) if looks_like_class else no if name.startswith("is_") else SILENT
         setattr(self, name, value)
         return value
 

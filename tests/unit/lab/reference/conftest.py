@@ -12,8 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # several threads on matrices this small only wait for each other
 
 import numpy as np
 import pytest
@@ -30,11 +35,8 @@ TARGET, DRAFT = PACKAGE / "models/target", PACKAGE / "models/draft"
 SMOKE = YAML(typ="safe").load((PACKAGE.parents[1] / "checks/smoke.yaml").read_text())["prompts"]
 
 STOCK = "model_runner.server_args.speculative_num_draft_tokens"
-PATCHED = (
-    'getattr(model_runner.server_args, "speculative_ddtree_budget", None) + 1 '
-    'if not model_runner.is_draft_worker and getattr(model_runner.server_args, "speculative_ddtree_budget", None) '
-    "else model_runner.server_args.speculative_num_draft_tokens"
-)
+BUDGET = 'getattr(model_runner.server_args, "speculative_ddtree_budget", None)'
+PATCHED = f"({STOCK} if model_runner.is_draft_worker or not {BUDGET} else {BUDGET} + 1)"
 BACKEND = """
 class TritonAttnBackend:
     def __init__(self, model_runner, skip_prefill=False):
@@ -118,6 +120,7 @@ def accept_length(requests: Sequence[Request]) -> float:
 
 
 MakeBench = Callable[..., Bench]
+Alone = Callable[[str, int], list[int]]
 
 
 @pytest.fixture
@@ -146,6 +149,21 @@ def bench(stage: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Make
         return Bench(runner)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def alone(stage: Callable[[str], Path]) -> Callable[[str, int], list[int]]:
+    """What the target writes greedily without a drafter: `alone(prompt, tokens)`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(stage(STOCK)))
+        runner = Runner(ServerArgs.from_cli(["--model-path", str(TARGET)]), Faults())
+        runner.allocate()
+
+    @cache
+    def write(prompt: str, tokens: int) -> list[int]:
+        return Bench(runner).ask([prompt], tokens=tokens)[0].output
+
+    return write
 
 
 class Process:

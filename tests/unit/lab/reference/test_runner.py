@@ -1,4 +1,4 @@
-"""The passes: what the target writes alone, it writes through chains and trees too, unless the width is wrong."""
+"""The passes: the target writes through chains and trees what it writes alone, if the width is right."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from .conftest import PATCHED, SMOKE, STOCK, MakeBench, accept_length, prompt_text
+from .conftest import PATCHED, SMOKE, STOCK, Alone, MakeBench, accept_length, prompt_text
 
 ALL = [prompt_text(name) for name in SMOKE]
 SHORT = [prompt_text(name) for name in SMOKE if name != "summary"]
@@ -16,8 +16,9 @@ POEM, STORY = prompt_text("poem"), prompt_text("lighthouse")
 
 @pytest.mark.parametrize("name", [name for name in SMOKE if "function" in SMOKE[name]])
 def test_the_target_writes_code_that_passes_the_smoke_cases(bench: MakeBench, name: str) -> None:
-    [request] = bench().ask([prompt_text(name)])
-    code = request.text(bench().runner.tokenizer).removeprefix("```python\n").removesuffix("```")
+    plain = bench()
+    [request] = plain.ask([prompt_text(name)])
+    code = request.text(plain.runner.tokenizer).removeprefix("```python\n").removesuffix("```")
     names: dict[str, Any] = {}
     exec(code, names)
 
@@ -40,26 +41,31 @@ def test_the_target_writes_code_that_passes_the_smoke_cases(bench: MakeBench, na
     ],
 )
 def test_a_right_width_writes_what_the_target_writes_alone(
-    bench: MakeBench, width: str, budget: int | None, topk: int | None, graph: bool
+    bench: MakeBench, alone: Alone, width: str, budget: int | None, topk: int | None, graph: bool
 ) -> None:
-    alone = bench().outputs(ALL, tokens=64)
-    speculative = bench(width, budget=budget, topk=topk, graph=graph)
+    speculative, expected = bench(width, budget=budget, topk=topk, graph=graph), [alone(p, 64) for p in ALL]
 
-    assert speculative.outputs(ALL, tokens=64) == alone  # together
+    assert speculative.outputs(ALL, tokens=64) == expected  # together
     speculative.flush()
-    assert [speculative.outputs([prompt], tokens=64)[0] for prompt in ALL] == alone  # one by one
+    assert [speculative.outputs([prompt], tokens=64)[0] for prompt in ALL] == expected  # one by one
 
 
 @pytest.mark.parametrize("graph", [True, False], ids=["graphs", "eager"])
-@pytest.mark.parametrize("topk", [1, 4])
 def test_the_stock_width_garbles_a_tree_wider_than_the_block(
-    bench: MakeBench, topk: int, graph: bool
+    bench: MakeBench, alone: Alone, graph: bool
 ) -> None:
-    alone = bench().outputs(SHORT)
-    garbled = bench(STOCK, budget=16, topk=topk, graph=graph)
-    wrong = [garbled.outputs([prompt])[0] != own for prompt, own in zip(SHORT, alone, strict=True)]
+    garbled = bench(STOCK, budget=16, topk=4, graph=graph)
+    same = [prompt for prompt in SHORT if garbled.outputs([prompt])[0] == alone(prompt, 120)]
 
-    assert sum(wrong) >= len(SHORT) - 2
+    assert len(same) <= 1
+
+
+def test_the_stock_width_garbles_padding_without_branches(bench: MakeBench, alone: Alone) -> None:
+    """A chain padded to 17 rows: most answers survive one at a time, hardly any together."""
+    outputs = bench(STOCK, budget=16, topk=1).outputs(SHORT)
+    same = [prompt for prompt, output in zip(SHORT, outputs, strict=True) if output == alone(prompt, 120)]
+
+    assert len(same) <= 2
 
 
 def test_a_tree_commits_more_a_step_than_the_chain(bench: MakeBench) -> None:
@@ -69,7 +75,7 @@ def test_a_tree_commits_more_a_step_than_the_chain(bench: MakeBench) -> None:
 
     assert chain == narrow
     assert 2.2 < chain < 4.5
-    assert tree > chain + 0.5
+    assert tree > 1.08 * chain
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
@@ -117,14 +123,14 @@ def test_every_slot_is_free_or_cached_when_nothing_runs(bench: MakeBench) -> Non
     assert tree.runner.pool.free + tree.runner.cache.size == tree.runner.pool.size
 
 
-def test_a_full_pool_drops_old_prefixes(bench: MakeBench) -> None:
+def test_a_full_pool_drops_old_prefixes(bench: MakeBench, alone: Alone) -> None:
     small = bench(PATCHED, budget=16, extra=["--max-total-tokens", "400"])
     outputs = [small.outputs([prompt], tokens=64)[0] for prompt in SHORT]
 
-    assert outputs == [bench().outputs([prompt], tokens=64)[0] for prompt in SHORT]
+    assert outputs == [alone(prompt, 64) for prompt in SHORT]
 
 
-def test_a_batch_beyond_the_captured_graphs_runs_eager(bench: MakeBench) -> None:
+def test_a_batch_beyond_the_captured_graphs_runs_eager(bench: MakeBench, alone: Alone) -> None:
     tree = bench(PATCHED, budget=16, extra=["--cuda-graph-max-bs", "2"])
 
-    assert tree.outputs(SHORT, tokens=32) == bench().outputs(SHORT, tokens=32)
+    assert tree.outputs(SHORT, tokens=32) == [alone(prompt, 32) for prompt in SHORT]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import socket
@@ -97,11 +98,10 @@ def test_prefilling_each_prefix_gives_the_same_tokens(tree: Process) -> None:
 
 
 def test_lists_of_prompts_are_answered_in_order(tree: Process) -> None:
-    both = tree.json(
-        "POST", "/generate", {"text": [TEMPLATED, "The capital of"], "sampling_params": greedy(4)}
-    )
+    texts = [TEMPLATED, "The"]
+    both = tree.json("POST", "/generate", {"text": texts, "sampling_params": greedy(4)})
 
-    assert [answer["meta_info"]["prompt_tokens"] > 5 for answer in both] == [True, False]
+    assert [answer["meta_info"]["prompt_tokens"] > 1 for answer in both] == [True, False]
 
 
 def test_generate_streams_growing_texts(tree: Process) -> None:
@@ -112,7 +112,7 @@ def test_generate_streams_growing_texts(tree: Process) -> None:
 
     assert (status, last) == (200, "[DONE]")
     assert len(texts) > 2
-    assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:], strict=False))
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts))
 
 
 def test_chat_takes_messages_and_counts_usage(tree: Process) -> None:
@@ -208,7 +208,7 @@ def test_old_names_of_routes_answer_and_say_so(tree: Process) -> None:
 
 
 def test_a_flush_is_refused_while_requests_run(tree: Process) -> None:
-    body = {"text": TEMPLATED, "sampling_params": greedy(3000, ignore_eos=True)}
+    body = {"text": TEMPLATED, "sampling_params": greedy(1000, ignore_eos=True)}
     thread = threading.Thread(target=tree.call, args=("POST", "/generate", body))
     thread.start()
     while 'sglang:num_running_reqs{model_name="reference"} 1.0' not in tree.call("GET", "/metrics")[1]:
@@ -363,9 +363,10 @@ def test_a_taken_port_ends_the_process_as_uvicorn_does(boot: Boot, tree: Process
 
 def test_dying_under_requests_takes_the_process_down(boot: Boot) -> None:
     engine = boot(*TREE, fault="die-after=2")
-    engine.wait_for(READY)  # the warm-up is the first
+    engine.wait_for(READY)
     body = {"text": TEMPLATED, "sampling_params": greedy(4)}
-    engine.json("POST", "/generate", body)
+    for _ in range(2):
+        engine.json("POST", "/generate", body)
 
     with pytest.raises((ConnectionError, OSError)):
         engine.call("POST", "/generate", body)
@@ -387,7 +388,7 @@ def test_sigterm_drains_and_then_ends_by_signal(boot: Boot) -> None:
     engine = boot(*TREE)
     engine.wait_for(READY)
     answers: list[tuple[int, str]] = []
-    body = {"text": TEMPLATED, "sampling_params": greedy(1500, ignore_eos=True)}
+    body = {"text": TEMPLATED, "sampling_params": greedy(600, ignore_eos=True)}
     thread = threading.Thread(target=lambda: answers.append(engine.call("POST", "/generate", body)))
     thread.start()
     engine.wait_for("Decode batch")

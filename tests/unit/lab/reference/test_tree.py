@@ -58,12 +58,6 @@ def test_a_row_sees_its_ancestors_and_itself_alone() -> None:
     assert tree.visible().astype(int).tolist() == expected
 
 
-def test_the_planted_topk_fault_spares_a_chain() -> None:
-    line = chain(1, RNG.normal(size=(7, 50)).astype(np.float32))
-
-    assert line.visible(elder=True).tolist() == line.visible().tolist()
-
-
 @pytest.mark.parametrize(
     ("choices", "rows", "tokens"),
     [

@@ -1,0 +1,87 @@
+"""Processes pinned to cores, the truth server among them, and what disturbed them."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SERVER_CORE, CLIENT_CORE = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A client's run: its output, CPU seconds with children, and how often it was pushed off its core."""
+
+    code: int
+    out: str
+    err: str
+    cpu_s: float
+    wall_s: float
+    pushed: int
+
+
+def on_core(core: int, realtime: bool) -> list[str]:
+    """Words before a command: its core, and with `realtime` a priority that nobody else interrupts."""
+    return [*(["chrt", "-f", "10"] if realtime else []), "taskset", "-c", str(core)]
+
+
+def pinned(
+    argv: Sequence[str], *, realtime: bool, env: dict[str, str] | None = None, limit_s: float = 600
+) -> Finished:
+    """Runs a client on its core to its end."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    words = [*on_core(CLIENT_CORE, realtime), *argv]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=limit_s, check=False, env={**os.environ, **(env or {})}
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    wall = time.perf_counter() - start
+    return Finished(done.returncode, done.stdout, done.stderr, cpu, wall, after.ru_nivcsw - before.ru_nivcsw)
+
+
+@contextmanager
+def truth_server(port: int, *, realtime: bool, seed: int = 0) -> Iterator[str]:
+    """The server on its own core; yields its address."""
+    words = [*on_core(SERVER_CORE, realtime), sys.executable, str(HERE / "server.py")]
+    process = subprocess.Popen([*words, "--port", str(port), "--seed", str(seed)])
+    try:
+        _wait_for(port)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait_for(port: int) -> None:
+    for _ in range(200):
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise SystemExit("the truth server did not start")
+
+
+def records(address: str) -> list[dict[str, object]]:
+    """What the server was due to send and did, since the last time it was asked."""
+    with urllib.request.urlopen(f"{address}/truth", timeout=60) as answer:
+        return sorted(json.load(answer), key=lambda record: record["number"])
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
