@@ -41,6 +41,7 @@ class Pool:
         self.free_pages = torch.arange(1, size + 1)
         self.target = torch.full((size + 1,), -1)
         self.draft = torch.full((size + 1,), -1)
+        self.draft_position = torch.full((size + 1,), -1)
 
     def alloc(self, count: int) -> Any:
         taken, self.free_pages = self.free_pages[:count], self.free_pages[count:]
@@ -56,8 +57,9 @@ class Pool:
     def restore_state(self, state: Any) -> None:
         self.free_pages = state
 
-    def set_kv_buffer(self, layer: Any, slots: Any, key: Any, *_: Any) -> None:
+    def set_kv_buffer(self, layer: Any, slots: Any, key: Any, value: Any, *_: Any) -> None:
         self.draft[slots] = key.view(-1).to(torch.int64)
+        self.draft_position[slots] = value
 
 
 @dataclass
@@ -189,9 +191,12 @@ class DraftRunner:
         rows = []
         for at, prefix in enumerate(batch.seq_lens.tolist()):
             row = self.req_to_token_pool.req_to_token[int(batch.req_pool_indices[at])]
-            known = self.token_to_kv_pool.draft[row[:prefix].to(torch.int64)].tolist()
-            assert -1 not in known, "a committed token is missing from the drafter's cache"
-            assert known == self.token_to_kv_pool.target[row[:prefix].to(torch.int64)].tolist()
+            pool, slots = self.token_to_kv_pool, row[:prefix].to(torch.int64)
+            known = pool.draft[slots].tolist()
+            assert known == pool.target[slots].tolist(), (
+                "the drafter's cache does not hold the path's features"
+            )
+            assert pool.draft_position[slots].tolist() == list(range(prefix))
             known.append(int(batch.input_ids[at * BLOCK]))
             assert batch.positions[at * BLOCK : (at + 1) * BLOCK].tolist() == list(
                 range(prefix, prefix + BLOCK)
@@ -311,7 +316,10 @@ def worker_module() -> Iterator[Any]:
         _module(PREFIX + "dflash_worker", DFlashWorker=DFlashWorker)
         _module(PREFIX + "spec_info", SpeculativeAlgorithm=SimpleNamespace(DFLASH="DFLASH"))
         _module(PREFIX + "spec_utils", assign_req_to_token_pool_func=assign)
-        _module(PREFIX + "triton_ops.fused_kv_materialize", _fused_norm_rope=lambda kv, *_: (kv, kv))
+        _module(
+            PREFIX + "triton_ops.fused_kv_materialize",
+            _fused_norm_rope=lambda kv, norm, turns, at, *_: (kv, at),
+        )
         for name in ORDER:
             assert (MODULES / f"ddtree_{name}.py").is_file()
             sys.modules[f"{PREFIX}ddtree_{name}"] = _executed(f"ddtree_{name}")

@@ -24,6 +24,7 @@ def served(budget: int, cap: int, seed: int) -> tuple[list[Any], Any, int]:
         req.output_ids.append(stood.following(prompt))
         taken = pool.alloc(len(prompt))
         pool.target[taken] = pool.draft[taken] = torch.tensor(prompt)
+        pool.draft_position[taken] = torch.arange(len(prompt))
         table[row, : len(prompt)] = taken.to(torch.int32)
         reqs.append(req)
     with stood.worker_module() as module:
