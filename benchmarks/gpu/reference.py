@@ -146,7 +146,7 @@ class Proposals:
 
 
 class Drafter:
-    """A DFlash drafter: a block of mask tokens that sees itself whole, and the target's features before it."""
+    """A DFlash drafter: a block of mask tokens that sees itself and the target's features before it."""
 
     def __init__(self, path: Path, target: Any) -> None:
         config = json.loads((path / "config.json").read_text())
