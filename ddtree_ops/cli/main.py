@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from ddtree_ops import __version__
-from ddtree_ops.cli import deploy, hold, lab, look, patch, selftest, smoke
+from ddtree_ops.cli import bench, deploy, hold, isolate, lab, look, patch, report, selftest, smoke, sweep
 from ddtree_ops.cli.output import print_error
 from ddtree_ops.model.errors import OpsError, UsageError
 from ddtree_ops.model.result import INTERRUPTED
@@ -34,6 +34,9 @@ for command in (
     look.history,
     look.logs,
     smoke.smoke,
+    bench.bench,
+    isolate.isolate,
+    report.report,
     selftest.selftest,
     hold.adopt,
     hold.unlock,
@@ -41,6 +44,7 @@ for command in (
     app.command()(command)
 app.add_typer(lab.app, name="lab")
 app.add_typer(patch.app, name="patch")
+app.add_typer(sweep.app, name="sweep")
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ddtree_ops.cli.world import Target
+from ddtree_ops.model.errors import Refused, UsageError
 from ddtree_ops.model.host import Host
 from ddtree_ops.run.context import Asked
 
@@ -44,6 +46,16 @@ def patch_names(text: str | None) -> tuple[str, ...] | None:
     if text is None:
         return None
     return () if text == "none" else tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def consent(question: str, *, yes: bool) -> None:
+    """Returns when the operator agrees; UsageError where there is nobody to ask, Refused on a no."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("--yes", "got no terminal to ask on, expected --yes")
+    if not typer.confirm(question, default=False, err=True):
+        raise Refused("consent", "got no consent, expected a yes", hint="--yes answers beforehand")
 
 
 def asked_of(

@@ -179,8 +179,17 @@ FAULTS = (
 )  # fmt: skip
 
 
-def next_trial(failing: Setup, trials: Sequence[Trial], *, block: int = 8) -> Setup | Conclusion:
-    """The setup to try next, or the conclusion; the first trial is the failing profile itself."""
+def next_trial(
+    failing: Setup,
+    trials: Sequence[Trial],
+    *,
+    block: int = 8,
+    possible: Callable[[Setup], bool] = lambda _: True,
+) -> Setup | Conclusion:
+    """The setup to try next, or the conclusion; the first trial is the failing profile itself.
+
+    `possible` says which setups the node's engine can run at all.
+    """
     if not trials:
         return failing
     left = remaining(trials, block)
@@ -188,7 +197,7 @@ def next_trial(failing: Setup, trials: Sequence[Trial], *, block: int = 8) -> Se
         return _conclude(failing, trials, left, block)
     tried = {trial.setup for trial in trials}
     best: tuple[float, Setup] | None = None
-    for setup in candidates(failing, block):
+    for setup in filter(possible, candidates(failing, block)):
         expected = _expected(left, setup, block)
         if setup not in tried and expected < len(_names(left)) and (best is None or expected < best[0]):
             best = expected, setup
@@ -224,7 +233,8 @@ def _changes(failing: Setup, block: int) -> Iterator[dict[str, Any]]:
     if failing.tree and failing.topk != 1:
         yield {"topk": 1}
     for names in (("verify-width",), ("graph-width",), ("verify-width", "graph-width")):
-        if failing.tree and not failing.patches & set(names):
+        complete = "verify-width" in failing.patches | set(names)  # graph-width brings verify-width along
+        if failing.tree and complete and not failing.patches & set(names):
             yield {"patches": failing.patches | set(names)}
     if failing.drafter:
         yield {"plain_draft": True}

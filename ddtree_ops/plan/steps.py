@@ -68,6 +68,18 @@ SPECS = (
         needs=("ready",),
         timeout_s=900,
     ),
+    StepSpec(
+        name="bench",
+        summary="measure release {goal} under load",
+        needs=("ready",),
+        timeout_s=3600,
+    ),
+    StepSpec(
+        name="examine",
+        summary="ask release {goal}: one request alone, after a prefix hit, and among others",
+        needs=("ready",),
+        timeout_s=900,
+    ),
     StepSpec(name="confirm", summary="confirm release {goal}, disarm the guard", needs=("install",)),
     StepSpec(name="command", summary="run the operator's own command", timeout_s=300),
 )

@@ -67,6 +67,7 @@ class NodeRun:
     node: Node
     id: str
     facts: NodeFacts | None = None
+    found: NodeFacts | None = None  # the facts as the run began; a run that tries releases probes again
     current: Release | None = None  # what the node runs, as release; found ones included
     goal: Goal | None = None
     plan: Plan | None = None
@@ -123,11 +124,14 @@ class NodeRun:
     @contextmanager
     def engine(self, profile: Profile) -> Iterator[EngineClient]:
         """A client of the node's engine, through the tunnel."""
-        host = "127.0.0.1" if profile.host in ("0.0.0.0", "::") else profile.host
-        with (
-            self.link.forward(profile.port, host) as port,
-            EngineClient(
-                base_url=f"http://127.0.0.1:{port}", clock=self.world.clock, node=self.name
-            ) as client,
-        ):
+        with self.tunnel(profile) as port, self.client(port) as client:
             yield client
+
+    def tunnel(self, profile: Profile) -> AbstractContextManager[int]:
+        """A local port that leads to the node's engine."""
+        host = "127.0.0.1" if profile.host in ("0.0.0.0", "::") else profile.host
+        return self.link.forward(profile.port, host)
+
+    def client(self, port: int) -> EngineClient:
+        """A client of the engine behind a tunnel's port."""
+        return EngineClient(base_url=f"http://127.0.0.1:{port}", clock=self.world.clock, node=self.name)

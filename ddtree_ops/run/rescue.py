@@ -45,9 +45,10 @@ def resume_lease(run: NodeRun) -> None:
 
 
 def keep_lease(run: NodeRun) -> None:
-    """Renews guard and lock from now on, until the lease is released or the link goes."""
-    run.keeper = LeaseKeeper(run.node, run=run.id, lease_s=run.host.lease_s)
-    run.keeper.__enter__()
+    """Renews guard and lock from now on, until the lease is released or the link goes; twice is once."""
+    if run.keeper is None:
+        run.keeper = LeaseKeeper(run.node, run=run.id, lease_s=run.host.lease_s)
+        run.keeper.__enter__()
 
 
 def await_guard(run: NodeRun) -> None:

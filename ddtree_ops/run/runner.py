@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
@@ -20,11 +21,18 @@ from ddtree_ops.run import resolve
 from ddtree_ops.run.context import Asked, NodeRun, World
 from ddtree_ops.run.interrupts import Interrupted
 from ddtree_ops.run.rescue import relink, resume_lease
-from ddtree_ops.run.steps import STEPS, Stop, release_lease
+from ddtree_ops.run.steps import STEPS, Step, Stop, release_lease
+
+Work = Callable[[NodeRun, list[PlaybookStep]], Outcome]  # adds each step to the list before it begins it
 
 
 def run_playbook(world: World, host: Host, asked: Asked, playbook: Playbook) -> NodeResult:
     """Takes one node through the playbook; every failure ends with the node put back and a result."""
+    return run_on_node(world, host, asked, playbook, _every_step)
+
+
+def run_on_node(world: World, host: Host, asked: Asked, playbook: Playbook, work: Work) -> NodeResult:
+    """Does some work on one node by the playbook's steps; whatever ends it, the steps are taken back."""
     began = time.monotonic()
     try:
         with ExitStack() as links:
@@ -39,7 +47,7 @@ def run_playbook(world: World, host: Host, asked: Asked, playbook: Playbook) -> 
                 node=Node(host.name, link, resolve.find_service(asked, host, link)),
                 id=uuid.uuid4().hex[:12],
             )
-            result = _carried_out(run)
+            result = _carried_out(run, work)
     except OpsError as error:
         outcome = Outcome.UNPROVEN if isinstance(error, Unproven) else Outcome.REFUSED
         error.on(host.name)
@@ -57,14 +65,12 @@ def run_playbook(world: World, host: Host, asked: Asked, playbook: Playbook) -> 
     return _timed(result, run, time.monotonic() - began)
 
 
-def _carried_out(run: NodeRun) -> NodeResult:
+def _carried_out(run: NodeRun, work: Work) -> NodeResult:
     done: list[PlaybookStep] = []
     try:
-        for step in run.playbook.steps:
-            done.append(step)
-            _apply(run, step)
+        outcome = work(run, done)
     except Stop:
-        _undo(run, done)
+        undo(run, done)
         return _ended(run, Outcome.UNCHANGED, 0)
     except OpsError as error:
         return _failed(run, done, error)
@@ -72,27 +78,34 @@ def _carried_out(run: NodeRun) -> NodeResult:
         return _failed(run, done, signal)
     except BaseException:  # a defect of ours: the node comes first, the traceback after it
         with run.world.interrupts.shield(), suppress(OpsError):
-            _undo(run, done)
+            undo(run, done)
         raise
     with run.world.interrupts.shield():
-        _undo(run, [step for step in done if step.step == "lock"])
-    confirmed = any(step.step == "confirm" for step in done)
-    return _ended(run, Outcome.CONFIRMED if confirmed else Outcome.UNCHANGED, 0)
+        undo(run, [step for step in done if step.step == "lock"])
+    return _ended(run, outcome, 0)
 
 
-def _apply(run: NodeRun, step: PlaybookStep) -> None:
+def _every_step(run: NodeRun, done: list[PlaybookStep]) -> Outcome:
+    for step in run.playbook.steps:
+        done.append(step)
+        apply_step(run, step)
+    return Outcome.CONFIRMED if any(step.step == "confirm" for step in done) else Outcome.UNCHANGED
+
+
+def apply_step(run: NodeRun, step: PlaybookStep, steps: Mapping[str, Step] = STEPS) -> None:
+    """Shows and does one step, after a look at whether the lease still holds."""
     spec = CATALOGUE[step.step]
     summary = _summary(run, step)
     run.world.screen.step(run.name, step.step, summary)
     timeout_s = spec.timeout_s if step.timeout_s is None else step.timeout_s
-    for attempt in _once_more(run):
+    for attempt in once_more(run):
         with attempt:
             if run.keeper is not None:
                 run.keeper.check()
-            STEPS[step.step].apply(run, step, timeout_s)
+            steps[step.step].apply(run, step, timeout_s)
 
 
-def _once_more(run: NodeRun) -> Retrying:
+def once_more(run: NodeRun) -> Retrying:
     """A step whose link was lost is done again over a new one; every step may be repeated.
 
     Before the lock there is nothing to come back for, and a node that was never reached is refused at once.
@@ -129,7 +142,7 @@ def _failed(run: NodeRun, done: list[PlaybookStep], cause: OpsError | Interrupte
         out_of_reach = _unproven(run, error)
         return _ended(run, Outcome.UNPROVEN, Unproven.exit_code, error=out_of_reach, failed=failed_release)
     with run.world.interrupts.shield():
-        unproven = _undo(run, done)
+        unproven = undo(run, done)
         if failed_release is not None:
             _remember(run, failed_release, error)
     if unproven is not None:
@@ -142,15 +155,15 @@ def _failed(run: NodeRun, done: list[PlaybookStep], cause: OpsError | Interrupte
     return _ended(run, Outcome.REVERTED, Failed.exit_code, error=error, failed=failed_release)
 
 
-def _undo(run: NodeRun, done: list[PlaybookStep]) -> OpsError | None:
+def undo(run: NodeRun, done: list[PlaybookStep]) -> OpsError | None:
     """Takes the steps back, last first; returns what kept the node from being proven, if anything."""
     problem: OpsError | None = None
     for step in reversed(done):
-        undo = STEPS[step.step].undo
-        if undo is None or step.undo == ():
+        take_back = STEPS[step.step].undo
+        if take_back is None or step.undo == ():
             continue
         try:
-            undo(run, step)
+            take_back(run, step)
         except OpsError as error:
             run.world.screen.warn(run.name, f"undo of {step.step}: {error}")
             if step.step in ("install", "guard") and problem is None:

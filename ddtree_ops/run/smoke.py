@@ -34,7 +34,7 @@ def verdict(
     deadline = Deadline(run.world.clock, timeout_s)
     with run.engine(profile) as client:
         prompter = Prompter(client=client, template=ChatTemplate.from_files(dict(run.known().model_files)))
-        session = _Session(run=run, client=client, prompter=prompter, deadline=deadline)
+        session = Session(run=run, client=client, prompter=prompter, deadline=deadline)
         gates = session.gates(plan, speculative=profile.speculative)
     for gate in gates:
         if show is not None:
@@ -58,7 +58,7 @@ def summed_up(gates: Iterable[Gate], note: str = "") -> Gate:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Session:
+class Session:
     """One run of the plan: what was asked, and what came back so far."""
 
     run: NodeRun
@@ -77,7 +77,7 @@ class _Session:
         for batch in plan.batches:
             self._ask(batch)
         rescored = {
-            one.id: self._rescored(one) for one in plan.requests if one.rescore and one.id in self.answers
+            one.id: self.rescored(one) for one in plan.requests if one.rescore and one.id in self.answers
         }
         seen = Seen(
             answers=self.answers,
@@ -112,7 +112,7 @@ class _Session:
             self.run.world.screen.warn(self.run.name, f"{request.id}: {error}")
             return None
 
-    def _rescored(self, request: SmokeRequest) -> RescoreVerdict:
+    def rescored(self, request: SmokeRequest) -> RescoreVerdict:
         """The answer's first tokens against plain prefill, from an empty cache: it keeps faults."""
         self.run.world.screen.progress(self.run.name, f"{request.id}: re-scoring through prefill")
         self.client.flush_cache()

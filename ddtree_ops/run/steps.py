@@ -16,7 +16,9 @@ from ddtree_ops.patching.apply import unified_diff
 from ddtree_ops.plan.plan import make_plan
 from ddtree_ops.plan.preflight import Intent, preflight, warnings
 from ddtree_ops.run import resolve, selftest, smoke
+from ddtree_ops.run.bench import bench_gate
 from ddtree_ops.run.context import NodeRun
+from ddtree_ops.run.examine import examined_gate
 from ddtree_ops.run.ready import await_ready, phase_seconds
 from ddtree_ops.run.rescue import await_guard, keep_lease
 
@@ -48,12 +50,15 @@ def unlock(run: NodeRun, _step: PlaybookStep) -> None:
 
 def probe(run: NodeRun, _step: PlaybookStep, _timeout_s: float) -> None:
     run.facts = resolve.probe(run.node, run.asked, run.world.patches)
+    if run.found is not None:
+        return
+    run.found = run.facts
     for line in warnings(run.facts):
         run.world.screen.warn(run.name, line)
 
 
 def check(run: NodeRun, _step: PlaybookStep, _timeout_s: float) -> None:
-    facts = run.known()
+    facts = replace(run.known(), guard=None) if run.armed else run.known()  # its own guard is no obstacle
     profile = resolve.wanted_profile(facts, run.asked, run.node.service)
     sets = resolve.choose_sets(profile, facts.sglang.ddtree)
     preflight(
@@ -82,12 +87,12 @@ def plan(run: NodeRun, _step: PlaybookStep, _timeout_s: float) -> None:
         raise Stop
     if not run.world.screen.ask(run.plan):
         raise Refused("plan", "got no consent, expected a yes", hint="--yes answers beforehand")
-    _keep_found(run)
+    keep_found(run)
 
 
 def baseline(run: NodeRun, _step: PlaybookStep, timeout_s: float) -> None:
     """Smokes what runs now; its verdict is what a revert is held to."""
-    if run.current is None or not run.known().unit.running:
+    if run.current is None or not run.known().unit.running or run.baseline is not None:
         return
     verdict = smoke.verdict(run, run.current.profile, timeout_s, brief=True)
     run.baseline = replace(verdict, name="baseline")
@@ -189,7 +194,7 @@ def prove_release(run: NodeRun, release: Release, *, waits: bool) -> str:
     """Shows that a release serves; what failed before this run already may fail the same way."""
     if release.absent_unit:
         return "there was no unit before, and there is none now"
-    if not run.known().unit.running:
+    if not (run.found or run.known()).unit.running:
         return "the service did not run before, and does not run now"
     if waits:
         await_ready(run, release.profile, release.profile.load_timeout_s, {})
@@ -211,7 +216,7 @@ def ready(run: NodeRun, _step: PlaybookStep, timeout_s: float) -> None:
     if release.absent_unit:
         run.judged(Gate(name="ready", passed=True, evidence="release 0 had no unit: the service is stopped"))
         return
-    gate = await_ready(run, release.profile, timeout_s or release.profile.load_timeout_s, _normal(run))
+    gate = await_ready(run, release.profile, timeout_s or release.profile.load_timeout_s, usual_phases(run))
     run.judged(gate)
 
 
@@ -223,6 +228,20 @@ def prove_output(run: NodeRun, _step: PlaybookStep, timeout_s: float) -> None:
     run.judged(verdict)
     if not verdict.passed:
         raise Failed("smoke", f"got {verdict.evidence}", hint=_garbled_hint(run, release.profile))
+
+
+def measure_load(run: NodeRun, _step: PlaybookStep, timeout_s: float) -> None:
+    verdict = bench_gate(run, run.aim().release.profile, timeout_s)
+    run.judged(verdict)
+    if not verdict.passed:
+        raise Failed("bench", f"got {verdict.evidence}, expected every request answered")
+
+
+def examine_output(run: NodeRun, _step: PlaybookStep, timeout_s: float) -> None:
+    verdict = examined_gate(run, run.aim().release.profile, timeout_s)
+    run.judged(verdict)
+    if not verdict.passed:
+        raise Failed("examine", f"got {verdict.evidence}, expected every check right")
 
 
 def confirm(run: NodeRun, _step: PlaybookStep, _timeout_s: float) -> None:
@@ -257,12 +276,14 @@ STEPS: Mapping[str, Step] = {
     "restart": Step(apply=restart),
     "ready": Step(apply=ready),
     "smoke": Step(apply=prove_output),
+    "bench": Step(apply=measure_load),
+    "examine": Step(apply=examine_output),
     "confirm": Step(apply=confirm),
     "command": Step(apply=command, undo=undo_command),
 }
 
 
-def _keep_found(run: NodeRun) -> None:
+def keep_found(run: NodeRun) -> None:
     """Writes the manifest of a state that no release of ours made, before anything changes it."""
     facts, current = run.known(), run.current
     if current is None or current.id in facts.releases:
@@ -306,7 +327,7 @@ def _confirmation(run: NodeRun, goal: Goal) -> dict[str, object]:
     }
 
 
-def _normal(run: NodeRun) -> dict[str, float]:
+def usual_phases(run: NodeRun) -> dict[str, float]:
     """Seconds that each phase took at the node's last confirmed load."""
     for entry in reversed(run.node.history()):
         phases = entry.detail.get("phases")

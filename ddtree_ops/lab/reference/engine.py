@@ -55,12 +55,8 @@ class Engine:
     def follow(self, request: Request, gone: Callable[[], bool]) -> Iterator[int]:
         """How many tokens the request has, at each step to its end; aborts it when the client is gone."""
         try:
-            while not request.ended:
-                try:
-                    yield request.events.get(timeout=POLL_S)
-                except queue.Empty:
-                    if gone():
-                        raise ConnectionAbortedError from None
+            while (tokens := _next(request, gone)) is not None:
+                yield tokens
         finally:
             if not request.ended:
                 self.scheduler.abort(request)
@@ -121,3 +117,13 @@ class Engine:
 
 def _values(sampling: Sampling) -> dict[str, Any]:
     return {name: getattr(sampling, name) for name in Sampling.__dataclass_fields__}
+
+
+def _next(request: Request, gone: Callable[[], bool]) -> int | None:
+    """The next count of tokens, None after the last; raises when the client is gone meanwhile."""
+    while True:
+        try:
+            return request.events.get(timeout=POLL_S)
+        except queue.Empty:
+            if gone():
+                raise ConnectionAbortedError from None

@@ -79,7 +79,8 @@ class Request:
     verify_steps: int = 0
     histogram: list[int] = field(default_factory=list)  # steps by drafts accepted
     finish: dict[str, Any] | None = None
-    events: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)  # tokens so far, at each step
+    # tokens so far, at each step; None after the last, which alone says that there is no more
+    events: queue.SimpleQueue[int | None] = field(default_factory=queue.SimpleQueue)
     aborted: bool = False
     started: float = field(default_factory=time.perf_counter)
     first_token: float | None = None

@@ -58,10 +58,11 @@ class Runner:
         weights, config = read_weights(directory), DraftConfig.read(directory)
         if "wrong-drafter" in self.faults:
             weights["context"] = weights["context"][::-1].copy()
-        if "draft-quantised" in self.faults:
+        if "draft-quantised" in self.faults and self.args.speculative_draft_model_quantization != "unquant":
             weights = {name: np.sign(w) * np.abs(w).mean() for name, w in weights.items()}
         block = int(self.args.speculative_num_draft_tokens or config.block)
-        return Draft(config, weights, self.target, 2 * block if "block-size" in self.faults else block)
+        longer = "block-size" in self.faults and self.args.speculative_dflash_block_size is None
+        return Draft(config, weights, self.target, 2 * block if longer else block)
 
     def allocate(self) -> None:
         """The pool and the prefix cache, and the widths that the staged attention backend gives."""

@@ -176,6 +176,7 @@ class Scheduler(threading.Thread):
             request.finish = request.finish or {"type": "abort", "message": "Aborted"}
             request.ended = time.perf_counter()
             request.events.put(len(request.output))
+            request.events.put(None)
 
     def _report(self, running: int, graph: bool) -> None:
         c, now = self.counters, time.perf_counter()

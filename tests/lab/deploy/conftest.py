@@ -91,12 +91,18 @@ class Operator:
             "PYTHONWARNINGS": "error",
         }
 
-    def ops(self, *words: str, host: bool = True, code: int | None = None) -> Ran:
+    def ops(
+        self,
+        *words: str,
+        host: bool = True,
+        code: int | None = None,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+    ) -> Ran:
         """Runs `ddtree-ops WORDS --host NAME`; fails with its output when it ends with another code."""
         named = ("--host", self.name) if host else ()
         done = subprocess.run(
             self.argv(*words, *named), capture_output=True, text=True, env=self.environment(), check=False,
-            timeout=COMMAND_TIMEOUT_S, stdin=subprocess.DEVNULL, cwd=self.home,
+            timeout=timeout_s, stdin=subprocess.DEVNULL, cwd=self.home,
         )  # fmt: skip
         ran = Ran(code=done.returncode, out=done.stdout, err=done.stderr)
         assert "Traceback" not in ran.err, ran.err

@@ -1,0 +1,142 @@
+"""What one trial of an isolation asks: one request alone, the same after a prefix hit, several at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from ddtree_ops.checks.smoke import SmokePlan, SmokePrompt, SmokeRequest, rescore_gate, smoke_plan
+from ddtree_ops.checks.tokens import accept_verdict, first_difference
+from ddtree_ops.engine.chat_template import ChatTemplate
+from ddtree_ops.engine.http import EngineDown
+from ddtree_ops.engine.prompts import Prompter
+from ddtree_ops.measure.isolate import Verdict
+from ddtree_ops.model.facts import NodeFacts
+from ddtree_ops.model.generation import Generation
+from ddtree_ops.model.profile import Profile
+from ddtree_ops.model.release import Gate
+from ddtree_ops.run.clock import Deadline
+from ddtree_ops.run.context import NodeRun
+from ddtree_ops.run.smoke import Session
+
+ALONE = ("poem", "quicksort")
+SEVERAL = 4  # requests in flight together
+TOKENS = RESCORED = 40
+BLOCK = 16  # what DFLASH assumes when the drafter's config names no block size
+POOR_ACCEPT = 2.0  # a drafter that fits commits more than this; a tree of few nodes can't, and is spared
+POOR_SHARE = 0.25  # of the drafted tokens that an arm with a small budget could commit at best
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """The verdicts on one deployed trial; `evidence` tells the first thing that was wrong."""
+
+    single: Verdict
+    batch: Verdict = Verdict.OK
+    cached: Verdict = Verdict.OK
+    accept_length: float | None = None
+    evidence: str = ""
+
+
+def examine(run: NodeRun, profile: Profile, timeout_s: float, *, block: int) -> Examined:
+    """Asks the deployed engine; one that dies on the way has crashed, and that is a result too."""
+    deadline = Deadline(run.world.clock, timeout_s)
+    prompts = {request.prompt.id: request.prompt for request in smoke_plan().requests}
+    try:
+        with run.engine(profile) as client:
+            template = ChatTemplate.from_files(dict(run.known().model_files))
+            prompter = Prompter(client=client, template=template)
+            session = Session(run=run, client=client, prompter=prompter, deadline=deadline)
+            seen = _asked(session, prompts)
+    except EngineDown as error:
+        run.node.observe()  # a lost link is no crash: this raises Unreachable
+        return Examined(single=Verdict.CRASH, evidence=f"the engine died of the prompts: {error.message}")
+    return _judged(profile, block, seen, [session.answers[id_] for id_ in ALONE if id_ in session.answers])
+
+
+def examined_gate(run: NodeRun, profile: Profile, timeout_s: float) -> Gate:
+    """The same as one verdict, for playbooks that judge by it."""
+    block = drafter_block(run, profile.drafter) if profile.drafter else BLOCK
+    seen = examine(run, profile, timeout_s, block=block)
+    verdicts = {"alone": seen.single, "with others": seen.batch, "after a prefix hit": seen.cached}
+    told = ", ".join(f"{check}: {verdict}" for check, verdict in verdicts.items())
+    passed = all(verdict is Verdict.OK for verdict in verdicts.values())
+    return Gate(name="examine", passed=passed, evidence=f"{told}; {seen.evidence}" if seen.evidence else told)
+
+
+def _asked(session: Session, prompts: dict[str, SmokePrompt]) -> dict[str, tuple[Gate, ...]]:
+    """Gates of each check; each starts from an empty cache, so that only the repeated prompt hits it."""
+    poem, quicksort = (_request(prompts[id_]) for id_ in ALONE)
+    again = replace(poem, id="poem again", rescore=0)
+    several = [
+        replace(one, id=f"{one.id} {number} of {SEVERAL} at once", group="several", rescore=0)
+        for number, one in enumerate((poem, quicksort) * (SEVERAL // 2), start=1)
+    ]
+    first = session.gates(SmokePlan(requests=(poem, again)), speculative=False)
+    second = session.gates(SmokePlan(requests=(quicksort,)), speculative=False)
+    batch = session.gates(SmokePlan(requests=tuple(several)), speculative=False)
+    return {
+        "single": (*_of(first, poem.id), *second),
+        "cached": (*_of(first, again.id), *_differing(session, [again])),
+        "batch": (*batch, *_differing(session, several)),
+    }
+
+
+def _differing(session: Session, requests: Iterable[SmokeRequest]) -> Iterator[Gate]:
+    """Re-scores the answers that are not what the same prompt gave alone, which has been re-scored."""
+    for request in requests:
+        answer, alone = session.answers.get(request.id), session.answers.get(request.prompt.id)
+        if answer and alone and first_difference(answer.output_ids, alone.output_ids) is not None:
+            verdict = session.rescored(replace(request, rescore=RESCORED))
+            yield rescore_gate(request, verdict, {})
+
+
+def _request(prompt: SmokePrompt) -> SmokeRequest:
+    return SmokeRequest(id=prompt.id, prompt=prompt, temperature=0.0, max_tokens=TOKENS, rescore=RESCORED)
+
+
+def _of(gates: Iterable[Gate], id_: str) -> Iterable[Gate]:
+    return (gate for gate in gates if gate.prompt == id_)
+
+
+def _judged(
+    profile: Profile, block: int, seen: dict[str, tuple[Gate, ...]], alone: list[Generation]
+) -> Examined:
+    failed = {check: [gate for gate in gates if not gate.passed] for check, gates in seen.items()}
+    verdicts = {check: Verdict.GARBLED if gates else Verdict.OK for check, gates in failed.items()}
+    accept = accept_verdict(alone).token_weighted if profile.speculative else None
+    first = next((gate for gates in failed.values() for gate in gates), None)
+    evidence = f"{first.prompt}: {first.evidence}" if first else ""
+    if verdicts["single"] is Verdict.OK and accept is not None and accept < least_accept(profile, block):
+        verdicts["single"] = Verdict.POOR
+        evidence = f"accept length {accept:.2f} (token-weighted), expected {least_accept(profile, block):.2f}"
+    return Examined(
+        single=verdicts["single"],
+        batch=verdicts["batch"],
+        cached=verdicts["cached"],
+        accept_length=accept,
+        evidence=evidence,
+    )
+
+
+def least_accept(profile: Profile, block: int) -> float:
+    """The accept length that a drafter which fits its target reaches with this profile."""
+    deepest = block - 1 if profile.budget is None else min(profile.budget, block - 1)
+    return min(POOR_ACCEPT, 1 + POOR_SHARE * deepest)
+
+
+def drafter_block(run: NodeRun, drafter: str) -> int:
+    """The block size in the drafter's own config.json, where the node has that file."""
+    if not drafter.startswith("/"):
+        return BLOCK
+    facts: NodeFacts = run.node.probe(venv="", model=drafter)
+    try:
+        config = json.loads(dict(facts.model_files).get("config.json", "{}"))
+    except ValueError:
+        return BLOCK
+    for part in (config, config.get("dflash_config")):
+        size = part.get("block_size") if isinstance(part, dict) else None
+        if isinstance(size, int) and size > 1:
+            return size
+    return BLOCK
