@@ -20,6 +20,12 @@ COLUMNS = (
 )  # fmt: skip
 
 
+METHOD = (
+    "Warm-up is left out; tokens are the server's own counts.",
+    "p50 and p99 are over requests, those of gaps over arrivals.",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """One load of a bench; `load` is its shape in words, such as `8 at once` or `3/s`."""
@@ -46,9 +52,7 @@ def bench_report(loads: Sequence[Measured], setting: Setting) -> Report:
         charts=tuple(chart for chart in (_pareto(loads),) if chart.series),
         tables=tuple(tables),
         commands=setting.commands,
-        method=(
-            "Warm-up is left out; tokens are the server's own counts; p50 and p99 are over requests, those of gaps over arrivals.",
-        ),
+        method=METHOD,
     )
 
 
