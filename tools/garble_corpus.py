@@ -8,7 +8,8 @@ that read the mask elsewhere (tokens repeated, out of order, or from the prompt)
 (tokens from the whole vocabulary). `engine` starts the reference engine on a copy of SGLANG's
 `triton_backend.py` in which the width is a plain number, and asks the smoke prompts. Answers of the right
 width are labelled "clean"; the others are "unread" until a person has read them and writes "broken", or
-"unnoticeable" where the text alone does not show it: wrong words in the right places are for re-scoring.
+"unnoticeable" where the text alone does not show it, or "sense" where its sense alone does: words that exist,
+in places where they may stand, are for re-scoring.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -104,11 +106,14 @@ def markers(tokens: list[str], rng: random.Random, _prompt: str) -> list[str]:
 
 
 def parrot(_tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
-    """Rows that see the prompt alone: its pieces, and little else."""
-    asked = prompt.split()
+    """Rows that see the prompt alone: a piece of it, and little else."""
+    asked = prompt.rstrip(".").split()
     at = rng.randint(0, max(0, len(asked) - 5))
-    return [rng.choice(["The Ref", "Cert", "Hereuma ", "An"]), rng.choice(["owners ", "abu ", "ence "]),
-            " ".join(asked[at : at + rng.randint(4, 6)])]  # fmt: skip
+    strange = (
+        rng.choice(["The Refer ", "Cert ", "Hereuma ", "Anci "]),
+        rng.choice(["owners ", "abuma ", "ence "]),
+    )
+    return [*strange, " ".join(asked[at : at + rng.randint(4, 6)]), rng.choice(["", ":"])]
 
 
 def glue(tokens: list[str], rng: random.Random, prompt: str) -> list[str]:
@@ -213,6 +218,8 @@ def _fitting(row: Row, number: int) -> list[str]:
 # (budget, verify width of the target); the right one is budget + 1, SGLang 0.5.11 has the block size, 8.
 _WIDTHS = ((16, 8), (16, 4), (16, 12), (16, 16), (16, 20), (32, 8), (24, 8), (16, 17), (7, 8))
 _TEMPERATURES = (0.0, 0.6, 1.0)
+_MORE_OF = (8, 17)  # stock and right: also asked for several answers at once
+_TOGETHER = 8
 _WIDTH = "self.num_draft_tokens = model_runner.server_args.speculative_num_draft_tokens"
 
 
@@ -220,16 +227,17 @@ def engine_rows(sglang: Path) -> Iterator[Row]:
     """What engines with these widths answer to the smoke prompts."""
     prompts = YAML(typ="safe").load((ROOT / "ddtree_ops" / "checks" / "smoke.yaml").read_text())["prompts"]
     for budget, width in _WIDTHS:
-        with _engine(sglang, budget, width) as port:
+        label = "clean" if width == budget + 1 else "unread"
+        with _engine(sglang, budget, width) as port, ThreadPoolExecutor(_TOGETHER) as pool:
             for (name, prompt), temperature in ((p, t) for p in prompts.items() for t in _TEMPERATURES):
                 text = prompt.get("context", "") + "\n" * ("context" in prompt) + prompt["text"]
-                answer = _ask(port, text, temperature)
-                yield {
-                    "label": "clean" if width == budget + 1 else "unread",
-                    "kind": f"engine budget {budget} width {width} T {temperature} {name}",
-                    "text": answer["text"],
-                    "prompt": prompt["text"],
-                }
+                kind = f"engine budget {budget} width {width} T {temperature} {name}"
+                row = {"label": label, "prompt": prompt["text"]}
+                yield row | {"kind": kind, "text": _ask(port, text, temperature)}
+                if width in _MORE_OF:
+                    asked = [pool.submit(_ask, port, text, temperature) for _ in range(_TOGETHER)]
+                    for answer in asked:
+                        yield row | {"kind": f"{kind} together", "text": answer.result()}
 
 
 @contextlib.contextmanager
@@ -290,15 +298,14 @@ def _wait(port: int, child: subprocess.Popen[bytes], log: Path) -> None:
     raise SystemExit(f"no engine on port {port}:\n{log.read_text()}")
 
 
-def _ask(port: int, text: str, temperature: float) -> dict[str, object]:
+def _ask(port: int, text: str, temperature: float) -> str:
     turn = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
     body = {"text": turn, "sampling_params": {"temperature": temperature, "max_new_tokens": 96}}
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=120) as response:
-        answer: dict[str, object] = json.load(response)
-    return answer
+        return str(json.load(response)["text"])
 
 
 def read(name: str) -> list[Row]:

@@ -2,14 +2,16 @@
 
     python tools/patch_matrix.py [--check] [--cases 2000] [--releases 0.5.11,0.5.16] [--jobs 2]
 
-Wheels come from the index once and stay in the cache (DDTREE_OPS_CACHE). The proofs run under
-DDTREE_OPS_PROOF_PYTHON, a Python with torch and triton; this one when it is not set.
+Wheels come from the index once and stay in the cache (DDTREE_OPS_CACHE), and so do verdicts, under a digest
+of everything that they depend on. The proofs run under DDTREE_OPS_PROOF_PYTHON, a Python with torch and
+triton; this one when it is not set.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import json
 import os
 import re
@@ -26,20 +28,21 @@ from typing import Any
 from packaging.version import Version
 
 from ddtree_ops.cli.sources import wheel
-from ddtree_ops.model.errors import OpsError
+from ddtree_ops.lab.image import cache_directory
 from ddtree_ops.model.patch import PatchedTree
 from ddtree_ops.patching.apply import apply_sets
 from ddtree_ops.patching.patchset import names_in
-from ddtree_ops.patching.recognise import State, recognise
+from ddtree_ops.patching.recognise import Fit, State, recognise
 from ddtree_ops.patching.source import Source, open_source
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "patch-matrix.md"
 SETS = ROOT / "patches"
 PROVED = "graph-width"  # includes verify-width
+FITS = {Fit.FITS: "applies", Fit.NOT_NEEDED: "not needed"}
 FIRST = Version("0.5.9")
 SMALL_BUDGETS = tuple(range(1, 17))
-BUDGETS = (*SMALL_BUDGETS * 4, 17, 20, 24, 31, 32, 33, 40, 48, 63, 64, 65, 96, 127, 128)
+BUDGETS = (17, 20, 24, 31, 32, 33, 40, 48, 63, 64, 65, 96, 127, 128, *SMALL_BUDGETS * 6)
 KERNELS = (
     "sglang/kernels/ops/attention/extend_attention.py",
     "sglang/srt/layers/attention/triton_ops/extend_attention.py",
@@ -64,10 +67,8 @@ import json, sys
 from pathlib import Path
 from ddtree_ops.patching.proof import prove
 
-for job in json.load(sys.stdin):
-    found = prove.beside(Path(job["folder"]), job["budgets"], job["cases"])
-    print(json.dumps({"version": job["version"], **found}), flush=True)
-    print(job["version"], "proved", file=sys.stderr, flush=True)
+for job in json.loads(sys.argv[1]):
+    print(json.dumps(prove.beside(Path(job["folder"]), job["budgets"], job["cases"])), flush=True)
 """
 
 
@@ -124,37 +125,51 @@ def _parser() -> argparse.ArgumentParser:
 def _applied(version: str) -> Release:
     """The release, and what each set makes of it."""
     source = open_source(wheel(version))
-    release = Release(version=version, source=source, sources=recognise(source, SETS).state)
-    for name in names_in(SETS):
-        try:
-            tree = apply_sets([name], SETS, source.read, version)
-        except OpsError as error:
-            release.fits[name] = f"no: {error}"
-            continue
-        release.fits[name] = "not needed" if name in dict(tree.not_needed) else "applies"
-        if name == PROVED:
-            release.tree = tree
+    found = recognise(source, SETS)
+    release = Release(version=version, source=source, sources=found.state)
+    release.fits = {one.name: FITS.get(one.fit, f"no: {one.detail}") for one in found.sets}
+    if release.fits[PROVED] in FITS.values():
+        release.tree = apply_sets([PROVED], SETS, source.read, version)
     return release
 
 
 def _prove(releases: Sequence[Release], scratch: Path, *, cases: int, jobs: int) -> None:
-    """Runs the proofs, releases with one kernel in one worker, whose launches they then share."""
-    work = [_laid_out(release, scratch / release.version, cases) for release in releases if release.tree]
+    """Runs the proofs that are not kept yet; releases with one kernel share a worker, and its launches."""
+    by_version = {release.version: release for release in releases}
+    work = []
+    for release in releases:
+        if release.tree is not None:
+            job = _laid_out(release, scratch / release.version, cases)
+            if job["kept"].is_file():
+                _take(release, json.loads(job["kept"].read_text(encoding="utf-8")))
+            else:
+                work.append(job)
     with ThreadPoolExecutor(jobs) as pool:
-        for part in pool.map(_worker, _shares(releases, work, jobs)):
-            for found in part:
-                release = next(one for one in releases if one.version == found["version"])
-                release.stock, release.patched = found["stock"], found["patched"]
+        for _ in pool.map(lambda part: _worker(part, by_version), _shares(releases, work, jobs)):
+            pass
+
+
+def _take(release: Release, found: dict[str, Any]) -> None:
+    release.stock, release.patched = found["stock"], found["patched"]
 
 
 def _laid_out(release: Release, folder: Path, cases: int) -> dict[str, Any]:
-    """The files that a proof reads and the patched ones in two directories; what a worker needs to know."""
+    """The files that a proof reads and the patched ones in two directories; what a worker needs to know.
+
+    The verdict is kept under a digest of all that it depends on: these files, the proof, the cases.
+    """
+    total = hashlib.sha256(f"{cases} {BUDGETS}".encode())
+    for file in sorted((ROOT / "ddtree_ops" / "patching" / "proof").glob("*.py")):
+        total.update(file.read_bytes())
     for path, data in release.source.contents():
         if path.startswith(READ):
             _write(folder / "stock" / path, data)
+            total.update(path.encode() + data)
     for file in release.tree.files if release.tree else ():
         _write(folder / "patched" / file.path, file.after.encode())
-    return {"version": release.version, "folder": str(folder), "cases": cases, "budgets": BUDGETS}
+        total.update(file.after.encode())
+    kept = cache_directory() / "proofs" / f"{total.hexdigest()}.json"
+    return {"version": release.version, "folder": str(folder), "cases": cases, "kept": kept}
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -186,23 +201,20 @@ def _kernel(source: Source) -> str:
     return "".join(ast.dump(node) for node in nodes)
 
 
-def _worker(part: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _worker(part: Sequence[dict[str, Any]], releases: dict[str, Release]) -> None:
+    """One process for some releases; each verdict is kept as it comes."""
     python = os.environ.get("DDTREE_OPS_PROOF_PYTHON", sys.executable)
-    environment = {
-        **os.environ,
-        "TRITON_INTERPRET": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-    }
-    done = subprocess.run(
-        [python, "-c", WORKER],
-        input=json.dumps(part),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        env=environment,
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    jobs = [{**job, "kept": "", "budgets": BUDGETS} for job in part]
+    with subprocess.Popen(
+        [python, "-c", WORKER, json.dumps(jobs)], stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        for job, line in zip(part, process.stdout or (), strict=False):
+            _take(releases[job["version"]], json.loads(line))
+            _write(job["kept"], line.encode())
+            print(job["version"], "proved", file=sys.stderr, flush=True)
+    if process.returncode:
+        raise SystemExit(f"the proofs' worker ended with {process.returncode}")
 
 
 def _checked(page: str, releases: Sequence[Release]) -> int:
@@ -261,7 +273,8 @@ def _notes(releases: Sequence[Release]) -> list[str]:
             found.setdefault(f"`{name}` is not needed: {why.partition(' (')[0]}", []).append(release.version)
         for name, fit in release.fits.items():
             if fit.startswith("no:"):
-                found.setdefault(f"`{name}` does not fit: {fit[4:]}", []).append(release.version)
+                why = fit[4:].replace(f"got sglang {release.version}, ", "")
+                found.setdefault(f"`{name}` does not fit: {why}", []).append(release.version)
     return [f"- {', '.join(versions)}: {note}." for note, versions in found.items()]
 
 

@@ -121,8 +121,10 @@ def _page(document: dict[str, Any]) -> str:
         "",
     ]
     refused = sorted({text for line in stock["lines"] for text in line["refused"]})
-    heads += [f"- {text}" for text in ("What was wrong with the stock release:", *stock["causes"])][1:]
-    heads += [f"- refused: {text}" for text in refused] + [""]
+    heads += ["What is wrong with the stock release, by the proof's own words:", ""]
+    heads += [f"- {text}" for text in stock["causes"]]
+    heads += [f"- refused, {stock['refused_cases']} times, such as: {refused[0]}"] if refused else []
+    heads.append("")
     if patched["left_out"]:
         heads += [f"Not run for want of time: budgets {', '.join(patched['left_out'])}.", ""]
     return "\n".join([*heads, *_table("Patched", patched["lines"]), *_table("Stock", stock["lines"])])

@@ -145,9 +145,8 @@ def report(result: dict[str, Any], loads: list[Load], pair: str, args: argparse.
     left = sum(one == "left" for one in ours)
     print(f"requests {len(ours)} at concurrency {args.concurrency} in {result['seconds']:.1f} s")
     print(f"left by their client {left}, failed {len(bad)} {bad[:3]}, of another length than asked {short}")
-    print(
-        f"KV slots used before and after (flushed): {result['kv_used']}; server alive: {result['alive']}"
-    )
+    print(f"KV slots used before, and after with the cache flushed: {result['kv_used']}")
+    print(f"server alive: {result['alive']}")
     print(f"retractions {result['retractions']}; greedy ids equal to plain's {equal}/{len(greedy)}")
     control = sum(one == other for one, other in zip(result["again"], theirs, strict=True))
     print(f"control, the plain server against itself in other batches: {control}/{len(greedy)}")

@@ -4,9 +4,9 @@
     python benchmarks/truth/run.py --peers sglang,guidellm  the others in the same run (installs them)
 
 The server has one core and the client another. A metric is right when it is within 1 % of the
-schedule (2 % at 512). Exits 1 when one of ours is not. On a machine with other work use --realtime
-(all alike get a priority that is not interrupted), and look at the columns `pushed` (how often the
-client lost its core) and `late` (how late the server itself was).
+schedule (2 % at 512). Exits 1 when one of ours is not. On a machine with other work use --priority nice
+(all clients alike) or realtime (ours alone), and look at the columns `pushed` (how often the client
+lost its core) and `late` (how late the server itself was).
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from host import HERE, Finished, free_port, pinned, records, truth_server
+from host import HERE, PRIORITIES, Finished, free_port, pinned, records, truth_server
 from ideal import Run, ideal, sample
 from ours import LIMITS
 from peers import PEERS, Peer, install
@@ -63,7 +64,7 @@ def load_of(concurrency: int) -> Run:
 def truth_of(done: Sequence[Mapping[str, object]], warmup: int) -> Summary:
     """The schedule of the requests that the server saw, as a summary; rates are not in it."""
     samples = [
-        sample(int(str(one["number"])), Plan(int(str(one["first_ns"])), tuple(one["steps"])), 0.0)  # type: ignore[arg-type]
+        sample(int(str(one["number"])), Plan(int(str(one["first_ns"])), tuple(one["steps"])), 0.0)
         for one in done
         if int(str(one["number"])) >= warmup
     ]
@@ -98,11 +99,11 @@ def errors_of(figures: Mapping[str, object], truth: Summary, best: Summary) -> d
     return found
 
 
-def measure_ours(address: str, run: Run, route: str, name: str, realtime: bool) -> Row:
+def measure_ours(address: str, run: Run, route: str, name: str, priority: str) -> Row:
     records(address)
     port = address.rsplit(":", 1)[1]
     words = [sys.executable, str(HERE / "ours.py"), port, route, json.dumps(asdict(run))]
-    done = pinned(words, realtime=realtime, env=_path())
+    done = pinned(words, priority=priority, env=_path())
     if done.code:
         raise SystemExit(done.err)
     return row(name, run, json.loads(done.out), records(address), done, warmup=run.warmup)
@@ -132,19 +133,27 @@ def row(
     )
 
 
-def measure_peer(peer: Peer, address: str, run: Run, folder: Path, realtime: bool) -> Row:
-    """One peer at one concurrency; its start-up is measured apart and taken off its CPU time."""
-    short = peer.command(address, replace(run, concurrency=1, requests=1), folder)
-    start = pinned(short, realtime=realtime, env=peer.environment)
+def measure_peer(peer: Peer, address: str, run: Run, folder: Path, start_s: float, priority: str) -> Row:
+    """One peer at one concurrency; what its start-up alone costs is taken off its CPU time."""
+    run = replace(run, warmup=0, ramp_s=0.0)
     records(address)
-    done = pinned(peer.command(address, run, folder), realtime=realtime, env=peer.environment)
+    done = pinned(peer.command(address, run, folder), priority=priority, env=dict(peer.environment))
     seen = records(address)
     if done.code:
-        raise SystemExit(f"{peer.name}: {done.err[-2000:]}")
+        raise SystemExit(f"{peer.name}: {done.out[-1000:]} {done.err[-2000:]}")
     figures = peer.read(folder)
     figures["all_tokens"] = sum(int(str(one["tokens"])) for one in seen)
-    figures["cpu_s"] = max(0.0, done.cpu_s - start.cpu_s)
-    return row(peer.name, run, figures, seen, done, warmup=len(seen) - run.requests)
+    figures["cpu_s"] = max(0.0, done.cpu_s - start_s)
+    counted = [one for one in seen if int(str(one["number"])) >= peer.warmup]
+    figures["tokens"] = float(str(figures["tokens"])) * run.requests / max(1, len(counted))
+    return row(peer.name, run, figures, seen, done, warmup=peer.warmup)
+
+
+def start_cpu_s(peer: Peer, address: str, folder: Path, priority: str) -> float:
+    """CPU seconds of a run with a single short request, the less of two: the first one fills caches."""
+    run = Run(concurrency=1, requests=1, warmup=0, tokens=8)
+    words = (peer.command(address, run, folder) for _ in range(2))
+    return min(pinned(argv, priority=priority, env=dict(peer.environment)).cpu_s for argv in words)
 
 
 def _path() -> dict[str, str]:
@@ -172,35 +181,43 @@ def table(rows: Sequence[Row]) -> str:
         load = "" if one.load_cpu_per_1000 != one.load_cpu_per_1000 else f"{one.load_cpu_per_1000:.4f}"
         lines.append((
             one.client, str(one.concurrency), *cells, worst, f"{one.delivered:.0%}",
-            f"{one.cpu_per_1000:.4f}", load, f"{one.late_ms:.2f}", str(one.pushed),
+            f"{one.cpu_per_1000:.4f}",
+            load, f"{one.late_ms:.2f}", str(one.pushed),
         ))  # fmt: skip
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--concurrency", default="1,16,128,512")
     options.add_argument("--peers", default="", help=f"of {', '.join(PEERS)}")
     options.add_argument("--repeats", type=int, default=1, help="of our client; the median error counts")
-    options.add_argument("--realtime", action="store_true", help="SCHED_FIFO for server and clients (root)")
+    options.add_argument("--priority", choices=tuple(PRIORITIES), default="normal", help="needs root")
     options.add_argument("--folder", type=Path, default=Path("/tmp/ddtree-ops-truth"), help="for the peers")
     options.add_argument("--json", type=Path, help="write every error of every metric here")
     chosen = options.parse_args()
     levels = [int(word) for word in chosen.concurrency.split(",")]
     peers = [PEERS[name] for name in chosen.peers.split(",") if name]
+    if peers and chosen.priority == "realtime":
+        options.error("--priority realtime is for our client alone")
     for peer in peers:
         install(peer, chosen.folder)
     rows: list[Row] = []
-    real = chosen.realtime
-    with truth_server(free_port(), realtime=real) as address:
+    priority = chosen.priority
+    with truth_server(free_port(), priority=priority) as address:
+        starts = {p.name: start_cpu_s(p, address, chosen.folder / p.name, priority) for p in peers}
         for level in levels:
             run = load_of(level)
-            tries = [measure_ours(address, run, "/generate", "ours", real) for _ in range(chosen.repeats)]
+            tries = [measure_ours(address, run, "/generate", "ours", priority) for _ in range(chosen.repeats)]
             rows.append(_median(tries))
-            rows.append(measure_ours(address, run, "/v1/chat/completions", "ours, chat route", real))
-            rows += [measure_peer(peer, address, run, chosen.folder / peer.name, real) for peer in peers]
+            rows.append(measure_ours(address, run, "/v1/chat/completions", "ours, chat route", priority))
+            rows += [
+                measure_peer(peer, address, run, chosen.folder / peer.name, starts[peer.name], priority)
+                for peer in peers
+            ]
             print(table(rows[-2 - len(peers) :]), flush=True)
     print("\n" + table(rows))
     if chosen.json:

@@ -116,7 +116,7 @@ class Lab(ABC):
 
     def kill(self, name: str, pid: int, number: int = signal.SIGKILL) -> None:
         """Signals one process of the node by its id there."""
-        self.run(name, ("/bin/kill", f"-{int(number)}", str(pid)))
+        self.run(name, ("/bin/sh", "-c", f"kill -{int(number)} {pid}"))
 
     def host(self, name: str) -> LabHost:
         """The node of that name."""

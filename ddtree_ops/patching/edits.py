@@ -6,6 +6,7 @@ import ast
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ddtree_ops.model.errors import Refused
 from ddtree_ops.patching.lines import bare, marked, newline_of, split
@@ -26,8 +27,9 @@ class Change:
     lines: tuple[str, ...]  # without line ends
 
 
+@lru_cache(maxsize=32)  # a set looks at a file many times
 def parse(path: str, text: str) -> ast.Module:
-    """The syntax tree; a file that is cut short or edited by hand names the line that breaks it."""
+    """The syntax tree, to be read only; a file that is cut short or edited by hand names its bad line."""
     try:
         return ast.parse(text.removeprefix("\ufeff"))
     except (SyntaxError, ValueError) as error:

@@ -23,6 +23,16 @@ from ddtree_ops.lab.systemd.lab import why_not
 
 KINDS = [Kind.EMBEDDED, pytest.param(Kind.SYSTEMD, marks=pytest.mark.systemd)]
 _WAIT_S = 20.0
+_COUNT = """
+import pathlib, sys
+lines = []
+for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+    try:
+        lines.append(path.read_bytes().replace(b"\\0", b" ").decode(errors="replace").strip())
+    except OSError:
+        pass
+print(lines.count(sys.argv[1]))
+"""
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,10 @@ class Node:
 
     def messages(self, unit: str, *options: str) -> list[object]:
         return [entry["MESSAGE"] for entry in self.journal(unit, *options)]
+
+    def count(self, command: str) -> int:
+        """How many processes of the node have exactly this command line."""
+        return int(self.sh("python3", "-I", "-S", "-c", _COUNT, command).out)
 
     def clean(self) -> None:
         """Ends and removes the test's units."""

@@ -27,7 +27,7 @@ def test_a_started_service_is_active_and_has_a_process(node: Node) -> None:
     shown = node.show(
         "c1", "MainPID", "NRestarts", "LoadState", "FragmentPath", "InvocationID", "UnitFileState"
     )
-    assert node.sh("/bin/kill", "-0", shown["MainPID"]).code == 0
+    assert node.shell(f"kill -0 {shown['MainPID']}").code == 0
     assert len(shown["InvocationID"]) == 32
     assert shown["FragmentPath"] == node.path("/etc/systemd/system/c1.service")
     assert (shown["NRestarts"], shown["LoadState"], shown["UnitFileState"]) == ("0", "loaded", "disabled")
@@ -139,17 +139,17 @@ def test_kill_mode_mixed_leaves_no_child_behind(node: Node) -> None:
     script = """/bin/sh -c 'trap "exit 0" TERM; (trap "" TERM; exec sleep 5123) & wait'"""
     node.unit("c12.service", service(script, "KillMode=mixed"))
     node.sh("systemctl", "start", "c12")
-    eventually(lambda: node.shell("pgrep -xf 'sleep 5123' | wc -l").out.strip(), "1")
+    eventually(lambda: node.count("sleep 5123"), 1)
     node.sh("systemctl", "stop", "c12")
-    assert node.shell("pgrep -xf 'sleep 5123' | wc -l").out.strip() == "0"
+    assert node.count("sleep 5123") == 0
 
 
 def test_children_go_when_the_main_process_dies(node: Node) -> None:
     node.unit("c13.service", service("""/bin/sh -c 'setsid sleep 5124 & wait'""", "KillMode=mixed"))
     node.sh("systemctl", "start", "c13")
-    eventually(lambda: node.shell("pgrep -xf 'sleep 5124' | wc -l").out.strip(), "1")
+    eventually(lambda: node.count("sleep 5124"), 1)
     node.lab.kill(node.host.name, int(node.show("c13", "MainPID")["MainPID"]))
-    eventually(lambda: node.shell("pgrep -xf 'sleep 5124' | wc -l").out.strip(), "0")
+    eventually(lambda: node.count("sleep 5124"), 0)
 
 
 def test_a_oneshot_is_waited_for_and_rests_afterwards(node: Node) -> None:
@@ -323,3 +323,20 @@ def test_listed_units_can_be_read_as_json(node: Node) -> None:
     done = node.sh("systemctl", "list-units", "--type=service", "--all", "--no-pager", "--output=json")
     rows = {row["unit"]: row for row in json.loads(done.out)}
     assert (rows["c33.service"]["load"], rows["c33.service"]["active"]) == ("loaded", "active")
+
+
+def test_a_pattern_shows_the_loaded_units_that_match(node: Node) -> None:
+    for name in ("c34-a", "c34-b"):
+        node.unit(f"{name}.service", SLEEPER)
+        node.sh("systemctl", "start", name)
+    done = node.sh("systemctl", "show", "--property=Id,ActiveState", "c34-a.service", "c34-*.service")
+    blocks = [dict(line.split("=", 1) for line in block.splitlines()) for block in done.out.split("\n\n")]
+    assert {block["Id"] for block in blocks} == {"c34-a.service", "c34-b.service"}
+    assert {block["ActiveState"] for block in blocks} == {"active"}
+
+
+def test_the_manager_tells_its_version(node: Node) -> None:
+    done = node.sh("systemctl", "show", "--property=Version")
+    assert done.code == 0
+    assert done.out.startswith("Version=")
+    assert node.sh("systemctl", "--version").out.startswith("systemd ")

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 from ddtree_ops.checks.signs.sign import Sign
 
-_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f-\x84\x86-\x9f]")  # not \t \n \v \f \r ESC NEL
+# Not \t, \n, \r, ESC and NEL; form feeds and vertical tabs only where they do not end a line's last word.
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f-\x84\x86-\x9f]|\w[\x0b\x0c](?=[^\n])")
 _RUN = re.compile(r"([^\s])\1{7,}")
 # How long a run of one character may grow behind a letter where people and programs draw it: rulers, leaders,
 # empty fields, closing brackets, blanks to fill in. Quotes and exclamation marks are cut at 8: people tire.
@@ -41,19 +42,13 @@ def _replaced(text: str) -> Iterator[Sign]:
     body = text.rstrip("\ufffd")
     if count := body.count("\ufffd"):
         at = body.index("\ufffd")
-        inside = at > 0 and text[at - 1].isalpha() and text[at + 1 : at + 2].isalpha()
-        weight = 1.0 if count > 1 or inside else 0.7
-        yield Sign(
-            reason=f"{count} replacement characters (bytes that are no text)",
-            weight=weight,
-            span=(at, at + 1),
-        )
+        reason = f"{count} replacement character(s), which stand for bytes that are no text"
+        yield Sign(reason=reason, weight=1.0, span=(at, at + 1))
 
 
 def _control(text: str) -> Iterator[Sign]:
     if found := _CONTROL.search(text):
-        name = f"U+{ord(found[0]):04X}"
-        yield Sign(reason=f"control character {name}", weight=1.0, span=found.span())
+        yield Sign(reason=f"control character U+{ord(found[0][-1]):04X}", weight=1.0, span=found.span())
     strange = [at for at, c in enumerate(text) if unicodedata.category(c) in ("Co", "Cs")]
     if strange:
         name = f"U+{ord(text[strange[0]]):04X}"
@@ -84,7 +79,7 @@ def _allowed(character: str, text: str, start: int) -> int:
         return _MARKS if character in "!?" else _LINE  # a ruler made of something unusual, as in comments
     if unicodedata.category(character) in ("So", "Sm", "Sk"):
         return _LINE  # bars and boxes
-    return _GLUED if character in "!?\"'" else _MARKS
+    return _GLUED if character in "!?\"'`" else _MARKS
 
 
 def _hexadecimal(text: str, start: int) -> bool:
@@ -101,7 +96,7 @@ def _genetic(text: str, start: int) -> bool:
 
 def _encoded(text: str, start: int) -> bool:
     """Whether the run lies in base64, where zero bytes are a row of A's."""
-    word = re.search(r"[A-Za-z0-9+/=_-]+$", text[:start])
+    word = re.search(r"[A-Za-z0-9+/=_-]+$", text[max(0, start - 200) : start])
     return word is not None and len(word[0]) >= 12 and any(c.isdigit() for c in word[0])
 
 

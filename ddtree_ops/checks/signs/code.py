@@ -9,20 +9,36 @@ from collections.abc import Iterator
 
 from ddtree_ops.checks.signs.sign import Sign
 
-_FENCE = re.compile(r"```(?P<tag>\w*)[^\n]*\n(?P<code>.*?)(?:\n```|\Z)", re.DOTALL)
+_FENCE = re.compile(r"```(?P<tag>\w*)[^\n]*\n(?P<code>.*?)(?P<end>\n```|\Z)", re.DOTALL)
+_OPENING = re.compile(r"^[ \t]*```(?P<info>[^`\n]*)$", re.MULTILINE)
+# A language, then what renderers take: {options}, key=value, one file name.
+_INFO = re.compile(r"[\w+#.:/-]*(?: ?\{[^}]*\}| [\w-]+=(?:\"[^\"]*\"|\S+))*(?: [\w./:-]+)?")
 _BARE = re.compile(r"^(?:def \w+\(|from [\w.]+ import |import \w+|class \w+[:(])", re.MULTILINE)
 _OPENS = {")": "(", "]": "[", "}": "{"}
 
 
 def code(text: str, prompt: str | None) -> Iterator[Sign]:
+    yield from _odd_fence(text)
     yield from _unparsable(text, prompt)
     yield from _unbalanced(text)
 
 
+def _odd_fence(text: str) -> Iterator[Sign]:
+    """A fence that opens with words in place of a language's name, or an answer that is a fence alone."""
+    opening = _OPENING.search(text)
+    if opening is None:
+        return
+    info = opening["info"].strip()
+    if not _INFO.fullmatch(info):
+        yield Sign(reason=f"a code fence that opens with {info[:40]!r}", weight=1.0, span=opening.span())
+    elif not text.replace("`", "").strip().removeprefix(info).strip():
+        yield Sign(reason="a code fence and nothing in it", weight=1.0, span=opening.span())
+
+
 def _unparsable(text: str, prompt: str | None) -> Iterator[Sign]:
     wanted = prompt is not None and "python" in prompt.lower()
-    for start, source in _python(text, wanted):
-        line = _broken_line(source)
+    for start, source, closed in _python(text, wanted):
+        line = _broken_line(source, closed=closed)
         if line is not None:
             shown = source.splitlines()[line - 1].strip()
             at = start + sum(len(each) + 1 for each in source.splitlines()[: line - 1])
@@ -33,28 +49,40 @@ def _unparsable(text: str, prompt: str | None) -> Iterator[Sign]:
             return
 
 
-def _python(text: str, wanted: bool) -> Iterator[tuple[int, str]]:
-    """Where Python code starts, and the code; unfenced text only when it begins like code."""
+def _python(text: str, wanted: bool) -> Iterator[tuple[int, str, bool]]:
+    """Where Python code starts, the code, and whether it ends; unfenced only when it begins like code."""
     fenced = list(_FENCE.finditer(text))
     for found in fenced:
         if found["tag"].lower() in ("python", "py", "python3") or (not found["tag"] and wanted):
-            yield found.start("code"), found["code"]
+            yield found.start("code"), found["code"], found["end"] != ""
     if not fenced and _BARE.match(text):
-        yield 0, text
+        yield 0, text, False
 
 
-def _broken_line(source: str) -> int | None:
-    """The line of a syntax error other than an end cut off; None when the code parses as far as it goes."""
+def _broken_line(source: str, *, closed: bool) -> int | None:
+    """The line of a syntax error other than a cut-off end; None when all of the code parses."""
     lines = source.rstrip().splitlines()
     error = _syntax_error("\n".join(lines))
-    if error is None or len(lines) < 2:
+    if error is None or not lines:
         return None
-    line, offset = error.lineno or 1, error.offset or 0
-    if any(said in error.msg for said in _CUT_OFF) and not _goes_on(lines, line):
-        return None
-    if line > len(lines) or (line == len(lines) and offset >= len(lines[-1].rstrip())):
-        return None
-    return line
+    if not closed and "was never closed" in error.msg:
+        error = _syntax_error("\n".join(lines) + _closers(source)) or error
+    line, offset = min(error.lineno or 1, len(lines)), error.offset or 0
+    if closed or _goes_on(lines, line):
+        return line
+    at_end = line == len(lines) and offset >= len(lines[-1].rstrip())
+    return None if at_end or any(said in error.msg for said in _CUT_OFF) else line
+
+
+def _closers(source: str) -> str:
+    """The brackets that would close what is open at the end; strings and comments are not looked into."""
+    stack: list[str] = []
+    for character in source:
+        if character in "([{":
+            stack.append({"(": ")", "[": "]", "{": "}"}[character])
+        elif stack and character == stack[-1]:
+            stack.pop()
+    return "".join(reversed(stack))
 
 
 # What the parser says of code that only wants to go on.

@@ -14,7 +14,7 @@ _MARKER = re.compile(
     r"<\|[a-z_]{3,20}\|>|\[/?INST\]|<</?SYS>>|</?(?:start|end)_of_turn>|<｜[^｜]{2,30}｜>", re.IGNORECASE
 )
 _QUOTES = ('"', "'", "`")  # a text about templates quotes them
-_ROLE_END = re.compile(r"(?P<glue>[^\W\d_]*)(?P<role>user|assistant|system)\n", re.ASCII)
+_ROLE_END = re.compile(r"(?P<glue>[^\W\d_]{0,30})(?P<role>user|assistant|system)\n", re.ASCII)
 # English words that end like a role, and may end a line.
 # What is before "user" in the English words that end so, and may end a line.
 _USERS = re.compile(
@@ -100,16 +100,20 @@ def _prompt_fragments(text: str, prompt: str) -> Iterator[Sign]:
     """How much of the answer is the prompt's own wording."""
     said, asked = words(text), [word.text.casefold() for word in words(prompt)]
     taken = _taken(said, asked)
-    own = [word for word, is_taken in zip(said, taken, strict=True) if not is_taken]
-    if sum(taken) < _GRAM or (not own and len(asked) > 60):
+    if sum(taken) < _GRAM:
         return
+    own = [word.text.casefold() for word, is_taken in zip(said, taken, strict=True) if not is_taken]
     at = taken.index(True)
     span = (said[at].start, said[len(said) - 1 - taken[::-1].index(True)].end)
-    if len(own) <= _GRAM and any(word.text.casefold() not in _INTRODUCING for word in own):
-        yield Sign(reason="little but fragments of its prompt", weight=1.0, span=span)
-    elif _whole_prompt(said, asked):
+    if _whole_prompt(said, asked):
         weight = 1.0 if len(own) <= sum(taken) else 0.6
         yield Sign(reason="it repeats its prompt word for word", weight=weight, span=span)
+    elif taken[-1] and len(own) <= _GRAM and not text.rstrip().endswith((".", "!", "?")):
+        # "Paris is the capital of France." ends in the question's words too, but it ends.
+        strange = sum(word not in _INTRODUCING for word in own)
+        if strange:
+            weight = 1.0 if strange > 1 else 0.6
+            yield Sign(reason="little but a fragment of its prompt", weight=weight, span=span)
 
 
 def _taken(said: tuple[Word, ...], asked: list[str]) -> list[bool]:
@@ -130,26 +134,27 @@ def _whole_prompt(said: tuple[Word, ...], asked: list[str]) -> bool:
 
 def _prompt_glued(text: str, prompt: str) -> Iterator[Sign]:
     """Two words of the prompt in one word: "aboutocean", "oceanWrite…"."""
-    asked = {word.text for word in words(prompt)}
-    parts = sorted({part.casefold() for part in asked if len(part) >= 4})
-    folded = {part.casefold() for part in asked}
-    for word in words(text):
-        if len(word.text) < 8 or word.text.casefold() in folded:
-            continue
-        joined = word.text.casefold() in {left + right for left in parts for right in parts if left != right}
-        if joined or any(
-            left.casefold() in parts and right in parts for left, right in _humps(word.text, parts)
-        ):
-            reason = f"words of the prompt glued together: {word.text!r}"
-            yield Sign(reason=reason, weight=1.0, span=(word.start, word.end))
-            return
+    asked = {word.text.casefold() for word in words(prompt)}
+    parts = {word for word in asked if len(word) >= 4}
+    humped = [word for word in words(text) if _humped(word.text, parts)]
+    joined = [word for word in words(text) if _joined(word.text.casefold(), parts) and word.text not in asked]
+    if humped or joined:
+        first = (humped or joined)[0]
+        # "lighthouse" may well answer a question about a light and a house.
+        weight = 1.0 if humped or len({word.text for word in joined}) > 1 else 0.6
+        reason = f"words of the prompt glued together: {first.text!r}"
+        yield Sign(reason=reason, weight=weight, span=(first.start, first.end))
 
 
-def _humps(word: str, parts: list[str]) -> Iterator[tuple[str, str]]:
-    """The prompt's words on both sides of each capital inside the word, as far as there are any."""
+def _joined(word: str, parts: set[str]) -> bool:
+    return any(word[:at] in parts and word[at:] in parts for at in range(4, len(word) - 3))
+
+
+def _humped(word: str, parts: set[str]) -> bool:
+    """Whether a capital inside the word begins one word of the prompt, behind another: "poemownersWrite"."""
     for found in re.finditer(r"(?<=[a-z])[A-Z]", word):
         before, after = word[: found.start()].casefold(), word[found.start() :].casefold()
-        left = next((part for part in parts if part in before), "")
-        right = next((part for part in parts if after.startswith(part)), "")
-        if left and right and left != right:
-            yield left, right
+        right = {part for part in parts if after.startswith(part)}
+        if right and any(part in before for part in parts - right):
+            return True
+    return False

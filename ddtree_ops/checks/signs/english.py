@@ -44,7 +44,10 @@ _ENOUGH_KINDS = 2  # of disorder
 _ENOUGH = 3.5  # places, weighed
 _ENOUGH_RATE = 1 / 16  # of the words; sound prose has none of them, or all of one kind
 
-_OPENING_WORDS = "The A An It In On He She We They And But If To Of For With By Is Are Was From So As"
+_OPENING_WORDS = """
+    The A An It In On He She We They And But If To Of For With By Is Are Was From So As
+    What When Where Which Who Why How This That There
+"""
 _OPENING = frozenset(_OPENING_WORDS.split())
 # How English words of four letters and more begin, where they begin with two consonants.
 _ONSET_LETTERS = """

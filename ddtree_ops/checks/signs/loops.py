@@ -94,7 +94,8 @@ def _piece_loop(text: str) -> Iterator[Sign]:
     for found in _PIECE.finditer(text):
         unit, length = found[1], len(found[0])
         letters = sum(c.isalpha() for c in unit)
-        if length < _PIECE_SPAN or letters < 2 or letters < 0.5 * len(unit.strip()):
+        span = _PIECE_SPAN if len(unit) < 3 or not unit.isalpha() else _PIECE_SPAN // 2
+        if length < span or letters < 2 or letters < 0.5 * len(unit.strip()):
             continue
         if len(set(unit.strip().casefold())) < 2 or _drawn(text, found.start(), found.end()):
             continue

@@ -15,7 +15,7 @@ from ddtree_ops.checks.signs.sign import NEVER_GLUED, Sign, coded, scripts
 
 _HUMP = re.compile(r"[A-Za-z]*[a-z]{9,}[A-Z][a-z][A-Za-z]*")
 _LATIN_SENTENCE = re.compile(r"(?:[a-z]{2,} ){2}[a-z]{2,}")
-_TIGHT = re.compile(r"[^\W\d_]{2,}[,;!?][^\W\d_]{2,}")  # no space after the mark
+_TIGHT = re.compile(r"[^\W\d_]{2}[,;!?][^\W\d_]{2}")  # no space after the mark
 _STOP_TIGHT = re.compile(r"(?:^|\s)[A-Z][a-z]+\.[a-z](?![\w.])")  # "The.r"
 
 
@@ -94,7 +94,7 @@ def _bare_foreign(text: str, stretches: list[tuple[str, int, int]]) -> int:
 
 def _glued(text: str) -> Iterator[Sign]:
     """An answer that is one long word with a capital inside."""
-    if _HUMP.fullmatch(text.strip()):
+    if len(text) < 200 and _HUMP.fullmatch(text.strip()):
         yield Sign(reason=f"words glued together: {text.strip()[:60]!r}", weight=1.0, span=(0, len(text)))
 
 

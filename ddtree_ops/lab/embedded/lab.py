@@ -39,6 +39,12 @@ class EmbeddedLab(Lab):
     def up(self, count: int = 1) -> tuple[LabHost, ...]:
         self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.state.chmod(0o700)
+        with (self.state / "up.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # two operators may type `--host lab` at once
+            self._up(count)
+        return self.status()
+
+    def _up(self, count: int) -> None:
         self._write_client_key()
         known = self._read()
         fresh = tuple(self._new_host(index) for index in range(len(known), count))
@@ -50,7 +56,6 @@ class EmbeddedLab(Lab):
             self._launch(host)
         for host in sleeping:
             self._wait_ready(host)
-        return self.status()
 
     def down(self) -> None:
         for host in self._read():

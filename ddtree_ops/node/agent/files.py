@@ -90,7 +90,11 @@ def replace_link(path: str, target: str | None) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside)
         os.symlink(target, beside)
-        os.rename(beside, path)
+        try:
+            os.rename(beside, path)
+        except OSError:
+            os.unlink(beside)
+            raise
     sync_folder(os.path.dirname(path))
 
 

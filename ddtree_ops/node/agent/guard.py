@@ -55,10 +55,10 @@ def arm_guard(place: Place, request: Json, source: str) -> Json:
     }
     try:
         start_guard(place, source, float(request["lease_s"]))
+        write_json(place.guard, armed)
         if guard is None or guard["release"] != armed["release"]:
             detail = {"previous": armed["previous"], "lease_s": request["lease_s"]}
             append_entries(place, [entry_of(armed["run"], armed["by"], "armed", armed["release"], detail)])
-        write_json(place.guard, armed)
     except BaseException:
         if guard is None:
             disarm(place)
@@ -151,8 +151,7 @@ def begin_revert(place: Place, guard: Json, reverter: str, why: str) -> Json:
     if before["unit"]["kind"] == "absent" and not before["loaded"]:
         disable_unit(place.unit_name)
     put_unit(place, before["unit"])
-    replace_link(place.current, _target(before["current"]))
-    replace_link(place.previous, _target(before["previous"]))
+    link_releases(place, before["current"], before["previous"])
     reload_units()
     if "replace" not in guard:
         invocation = alive_invocation(show_unit(place.unit_name))
@@ -194,7 +193,7 @@ def _target(release: str | None) -> str | None:
     return None if release is None else os.path.join("releases", release)
 
 
-def link_release(place: Place, current: str, previous: str | None) -> None:
+def link_releases(place: Place, current: str | None, previous: str | None) -> None:
     replace_link(place.previous, _target(previous))
     replace_link(place.current, _target(current))
 

@@ -10,7 +10,7 @@ import traceback
 import zlib
 from typing import Any, Callable
 
-from .base import Json, Place, Problem
+from .base import Json, Place, Problem, node_root
 from .probe import disk_free, verb_probe
 from .verbs import (
     verb_arm,
@@ -90,10 +90,8 @@ def in_words(error: OSError) -> Problem:
             what, "permission denied", "log in as root, or set sudo: true for this host", "refused"
         )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        folder = os.path.dirname(what) if error.filename else "/"
-        return Problem(
-            what, f"no space left on the node ({disk_free(folder)} MiB free)", "make room and try again"
-        )
+        free = disk_free(os.path.dirname(what) if error.filename else node_root())
+        return Problem(what, f"no space left on the node ({free} MiB free)", "make room and try again")
     if error.errno == errno.EROFS:
         return Problem(what, "the file system is read-only", "look at the node's dmesg; remount it")
     return Problem(what, error.strerror or str(error))

@@ -122,6 +122,7 @@ def systemd_version() -> str | None:
 
 def disk_free(path: str) -> int:
     """MiB free for root where `path` is, or will be."""
+    path = os.path.abspath(path)
     while not os.path.exists(path):
         path = os.path.dirname(path)
     free = os.statvfs(path)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import glob
 import os
 
 from .base import Json
 from .packages import distribution, editable_package, node_files, site_folders, verify_record
 
 OUR_FLAG = "--speculative-ddtree-budget"
+ANNOTATED = ("A", "Annotated")
 
 
 def sglang_facts(venv: str, launcher: str, read: list[str]) -> Json:
@@ -65,21 +67,57 @@ def server_flags(folders: list[str], launcher: str, package: str | None) -> tupl
     if package is not None:
         candidates.append(os.path.join(package, "sglang/srt/server_args.py"))
     for path in candidates:
+        # later releases keep ServerArgs' fields in files of their own
+        fields = sorted(glob.glob(os.path.join(glob.escape(os.path.dirname(path)), "arg_groups/fields/*.py")))
         try:
-            with open(path, encoding="utf-8") as file:
-                source = file.read()
-            return flags_in(source), source
+            sources = [_source(part) for part in (path, *fields)]
+            flags = flags_in(sources[0]).union(*(_annotated_flags(ast.parse(part)) for part in sources[1:]))
         except (OSError, ValueError, SyntaxError):
             continue
+        return flags, "\n".join(sources)
     return set(), ""
 
 
+def _source(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
 def flags_in(source: str) -> set[str]:
-    """Every `--flag` that ServerArgs adds to a parser; where it adds none, one for each field."""
+    """Every `--flag` that ServerArgs adds to a parser or annotates; where neither, one for each field."""
     classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
     wanted = [node for node in classes if node.name == "ServerArgs"] or classes
-    flags = {flag for node in wanted for flag in _added_flags(node)}
+    flags = {flag for node in wanted for flag in _added_flags(node) | _annotated_flags(node)}
     return flags or {flag for node in wanted for flag in _field_flags(node)}
+
+
+def _annotated_flags(tree: ast.AST) -> set[str]:
+    """Flags of fields like `tp_size: A[int, Arg(cli_name="--tp", aliases=["--tp-size"])] = 1`."""
+    flags: set[str] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        hint = node.annotation
+        if (
+            isinstance(hint, ast.Subscript)
+            and isinstance(hint.value, ast.Name)
+            and hint.value.id in ANNOTATED
+        ):
+            flags |= _flags_of_field(node.target.id, hint)
+    return flags
+
+
+def _flags_of_field(name: str, hint: ast.Subscript) -> set[str]:
+    calls = [part for part in ast.walk(hint) if isinstance(part, ast.Call)]
+    said = {word.arg: word.value for call in calls for word in call.keywords}
+    hidden = said.get("no_cli")
+    if isinstance(hidden, ast.Constant) and hidden.value is True:
+        return set()
+    named = [part for key in ("cli_name", "aliases") if key in said for part in ast.walk(said[key])]
+    flags = {part.value for part in named if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+    return (
+        flags if isinstance(said.get("cli_name"), ast.Constant) else {*flags, "--" + name.replace("_", "-")}
+    )
 
 
 def _added_flags(node: ast.ClassDef) -> set[str]:

@@ -56,7 +56,10 @@ def reload_units() -> None:
 
 def show_units(*patterns: str) -> list[Json]:
     """`systemctl show` as dictionaries, one a unit, each unit once."""
-    text = systemctl("show", "--property=" + UNIT_PROPERTIES, *patterns)
+    return parse_shown(systemctl("show", "--property=" + UNIT_PROPERTIES, *patterns))
+
+
+def parse_shown(text: str) -> list[Json]:
     units: dict[str, Json] = {}
     for block in text.split("\n\n"):
         values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
@@ -80,10 +83,14 @@ def unit_lines(unit: str, *selection: str) -> tuple[list[Json], str]:
     done = run_command("journalctl", "--no-pager", "--quiet", "--output=json", "--unit=" + unit, *selection)
     if done.returncode != 0:
         raise Problem(f"journal of {unit}", f"got exit {done.returncode}: {done.stderr.strip()}")
+    return parse_journal(done.stdout)
+
+
+def parse_journal(text: str) -> tuple[list[Json], str]:
     lines, cursor = [], ""
-    for text in done.stdout.splitlines():
+    for row in text.splitlines():
         try:
-            record = json.loads(text)
+            record = json.loads(row)
         except ValueError:
             continue
         cursor = str(record.get("__CURSOR", cursor))

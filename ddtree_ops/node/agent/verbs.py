@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
@@ -12,7 +13,7 @@ from .guard import (
     arm_guard,
     begin_revert,
     disarm,
-    link_release,
+    link_releases,
     need_guard,
     need_no_other_guard,
     read_guard,
@@ -25,7 +26,7 @@ from .lock import held_by_another, read_lock, take_lock, unlock
 from .ports import listeners_of
 from .releases import keep_found, list_releases, read_manifest, stage_release
 from .systemd import alive_invocation, reload_units, run_command, show_unit, systemctl, unit_lines
-from .unitfile import effective_unit, enable_unit, put_unit, sync_units, unit_of_release
+from .unitfile import effective_unit, enable_unit, put_unit, remember_unit, sync_units, unit_of_release
 from .units import unit_facts
 
 MOST_LINES = 5000  # of the journal, in one look
@@ -102,16 +103,29 @@ def verb_install(place: Place, request: Json) -> bool:
             )
         if read_manifest(place, release) is None:
             raise Problem(f"release {release}", "is not staged", "stage it first", "refused")
-        changed = put_unit(place, unit_of_release(place, release))
-        if link_name(place.current) != release:
-            changed = True
-            link_release(place, release, guard["before"]["current"])
-        reload_units()
-        before = guard["before"]
-        if before["unit"]["kind"] == "absent" and not before["loaded"]:
-            enable_unit(place.unit_name)
-            sync_units(place)
+        wanted, before = unit_of_release(place, release), remember_unit(place)
+        current, previous = link_name(place.current), link_name(place.previous)
+        try:
+            changed = _install(place, release, wanted, guard["before"])
+        except (OSError, Problem):
+            with contextlib.suppress(OSError, Problem):
+                put_unit(place, before)
+                link_releases(place, current, previous)
+                reload_units()
+            raise
         return changed
+
+
+def _install(place: Place, release: str, wanted: Json, before: Json) -> bool:
+    changed = put_unit(place, wanted)
+    if link_name(place.current) != release:
+        changed = True
+        link_releases(place, release, before["current"])
+    reload_units()
+    if before["unit"]["kind"] == "absent" and not before["loaded"]:
+        enable_unit(place.unit_name)
+        sync_units(place)
+    return changed
 
 
 def verb_restart(place: Place, request: Json) -> Json:

@@ -27,8 +27,8 @@ class Heads:
 
 # (shape, how often): each program of an interpreted kernel takes milliseconds, MLA's the most
 SMALL = (
-    (Heads("one head", 1, 1, 16, 16), 12),
-    (Heads("MHA", 2, 2, 16, 16), 3),
+    (Heads("one head", 1, 1, 16, 16), 20),
+    (Heads("MHA", 2, 2, 16, 16), 2),
     (Heads("GQA", 4, 2, 32, 32), 1),
     (Heads("MLA", 1, 1, 576, 512), 1),
 )
@@ -38,7 +38,7 @@ REAL = (
     (Heads("MLA", 16, 1, 576, 512), 1),
 )
 
-BATCHES = (*(1,) * 10, *(2,) * 3, 3, 4, 5)  # likewise
+BATCHES = (*(1,) * 20, 2, 2, 3, 4, 5)  # likewise
 
 
 @dataclass(frozen=True)

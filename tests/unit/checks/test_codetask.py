@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ddtree_ops.checks.codetask import Case, CaseResult, TaskResult, extract_code, refusal
 
@@ -106,3 +108,11 @@ def test_a_result_is_equal_and_of_the_same_kind(got: object, expected: object, p
 def test_a_task_without_results_has_not_passed() -> None:
     assert not TaskResult(function="f").passed
     assert TaskResult(function="f", fault="refused: import of os").evidence == "f: refused: import of os"
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.text(max_size=200))
+def test_any_answer_is_looked_through(text: str) -> None:
+    code = extract_code(f"def f(x):\n{text}", "f")
+    assert code is not None
+    refusal(code)

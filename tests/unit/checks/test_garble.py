@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ddtree_ops.checks.garble import garble_verdict
 from ddtree_ops.checks.smoke import smoke_plan
@@ -45,7 +47,7 @@ def test_the_corpus_is_as_large_and_as_wide_as_it_says() -> None:
     assert (labels.count("clean") >= 300, labels.count("broken") >= 300) == (True, True)
     assert sum(kind.startswith("prose/") for kind in kinds) >= 50
     assert sum(kind.startswith("code/") for kind in kinds) >= 25
-    assert set(labels) == {"clean", "broken", "unnoticeable"}
+    assert set(labels) == {"clean", "broken", "unnoticeable", "sense"}
 
 
 def test_clean_texts_stay_clean_when_their_prompt_is_known() -> None:
@@ -167,6 +169,36 @@ def test_an_answer_is_more_than_pieces_of_its_prompt(text: str, garbled: bool) -
 
 
 @pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        ("What is the capital of France?", "The capital of France is Paris."),
+        ("What is the capital of France?", "The capital of France is Paris"),
+        ("What is the capital of France?", "Paris is the capital of France."),
+        ("What is the capital of France?", "Paris is the capital of France"),
+        ("Explain how a TCP connection is opened.", "A TCP connection is opened with a handshake."),
+        ("What do you call a house with a light for ships?", "That is a lighthouse."),
+        ("Write a Python function gcd(a, b).", "def gcd(a, b):\n    return a if b == 0 else gcd(b, a % b)"),
+    ],
+)
+def test_a_short_answer_may_take_up_the_question(prompt: str, text: str) -> None:
+    assert not judged(text, prompt)
+
+
+@pytest.mark.parametrize(
+    ("text", "garbled"),
+    [
+        ("```", True),
+        ("``` soon spring; connec rest", True),
+        ('```js title="a.js" {1,3}\nlet a = 1;\n```', False),
+        ("```{r, echo=FALSE}\nplot(x)\n```", False),
+        ("Use ```inline code``` here.", False),
+    ],
+)
+def test_a_fence_opens_with_a_language(text: str, garbled: bool) -> None:
+    assert judged(text) == garbled
+
+
+@pytest.mark.parametrize(
     ("text", "garbled"),
     [
         ("```python\ndef f(x):\n    return [y for y in x if y <", False),  # cut off
@@ -174,6 +206,8 @@ def test_an_answer_is_more_than_pieces_of_its_prompt(text: str, garbled: bool) -
             "```python\ndef f(x):\n    left, right = 0\n    while left < right:\n        return x]\n    y = 1\n```",
             True,
         ),
+        ("```python\ndef f(items works.", True),
+        ("```python\ndef f(x):\n    while x:\n        x = 0\n     x\n```", True),
         ("```python\ndef f(x):\n    return x\n```\n\nIt gives back what it is given.", False),
     ],
 )
@@ -186,3 +220,17 @@ def test_english_in_the_wrong_order_is_found() -> None:
         "The the lamp of a it burned and, bright the. ships ,home The keeper to of was the by sea and The."
     )
     assert judged(order)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.text(max_size=400), st.none() | st.text(max_size=60))
+def test_any_text_gets_a_verdict(text: str, prompt: str | None) -> None:
+    verdict = garble_verdict(text, prompt)
+    assert verdict.garbled == bool(verdict.reasons)
+
+
+@pytest.mark.parametrize(
+    "unit", ["ab", "aB", "海上一盏灯", "QUJD", "x", "user", "a.b", "ab,", "a\n", "`", "( "]
+)
+def test_long_texts_of_any_make_are_judged_in_time(unit: str) -> None:
+    assert garble_verdict(unit * (6000 // len(unit)), OCEAN).garbled

@@ -82,11 +82,6 @@ def test_a_step_reserves_the_larger_of_block_and_tree(budget: int | None, tokens
     assert tokens == flags.tokens_per_step(Args(budget))
 
 
-@pytest.mark.parametrize(("budget", "draft", "width"), [(None, False, 8), (16, True, 8), (16, False, 17)])
-def test_only_the_target_s_pass_takes_the_tree_s_width(budget: int | None, draft: bool, width: int) -> None:
-    assert width == flags.pass_width(Args(budget), draft)
-
-
 @dataclass
 class Request:
     """A request with SGLang's field names; nothing asked for."""

@@ -27,8 +27,9 @@ class Gather:
     def of(self, rank: int) -> SimpleNamespace:
         def all_gather_into_tensor(out: Any, mine: Any) -> None:
             self.parts[rank] = mine
-            self.barrier.wait(timeout=30)
+            self.barrier.wait(timeout=60)
             out.copy_(torch.cat([self.parts[other] for other in range(self.world_size)]))
+            self.barrier.wait(timeout=60)  # nobody gives the next part before all have read this one
 
         return SimpleNamespace(world_size=self.world_size, all_gather_into_tensor=all_gather_into_tensor)
 
@@ -97,7 +98,7 @@ def test_ranks_of_a_split_vocabulary_agree_with_the_whole_one(case: tuple[Any, A
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join()
     wanted, ids = expected(hidden, weight, 5)
     for rank in range(2):
         assert torch.equal(ids, found[rank][1])

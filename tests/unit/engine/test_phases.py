@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ddtree_ops.engine.diagnosis import explain
 from ddtree_ops.engine.phases import JournalLine, Load, Phase
@@ -73,3 +75,11 @@ def test_a_phase_that_outlives_its_share_of_the_time_is_overdue() -> None:
 def test_an_engine_that_is_ready_is_never_overdue() -> None:
     load = Load.starting(0.0).follow(read(LOGS / "kimi-k26-dflash-tp8.log"))
     assert load.overdue(now=1e9, load_timeout_s=1) is None
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.lists(st.text(max_size=80) | st.sampled_from([line.text for line in read(CASES[0])]), max_size=12))
+def test_any_lines_leave_a_load_in_order(lines: list[str]) -> None:
+    load = Load.starting(0.0).follow(JournalLine(text=text, at=float(at)) for at, text in enumerate(lines))
+    ends = [span.ended for span in load.spans[:-1]]
+    assert ends == [span.began for span in load.spans[1:]]

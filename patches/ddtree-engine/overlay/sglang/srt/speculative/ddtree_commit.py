@@ -1,7 +1,7 @@
 """What a verify step leaves behind, as index lists computed on the host: kept rows, freed rows, positions.
 
-The walk's result is the one thing a step reads back from the GPU; all that follows from it is worked out here with
-numpy and sent to the GPU in one copy.
+The walk's result is the one thing a step reads back from the GPU; all that follows from it is worked out here
+with numpy and sent to the GPU in one copy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Walked:
-    """The walk's result on the host, one row a request: rows walked, tokens taken, tokens committed, tree nodes."""
+    """The walk's result on the host, one row a request: rows walked, tokens taken, tokens committed, tree
+    nodes.
+    """
 
     committed: np.ndarray
     nodes: np.ndarray
@@ -31,7 +33,8 @@ def read_walk(found: np.ndarray) -> Walked:
 
 @dataclass(frozen=True)
 class Commit:
-    """Flat indices into the verify pass's [requests × width] rows, and where the kept ones lie in their sequences.
+    """Flat indices into the verify pass's [requests × width] rows, and where the kept ones lie in their
+    sequences.
 
     kept is in path order, request after request; freed is everything else; positions go with kept.
     """
@@ -44,8 +47,9 @@ class Commit:
 def plan(rows: np.ndarray, lengths: np.ndarray, seq_lens: np.ndarray, width: int) -> Commit:
     """Splits the verify pass's rows into the committed paths and the rest.
 
-    rows: [requests, path], the rows walked; lengths: [requests], how many of them each request keeps (a request that
-    ends inside its path keeps fewer than were walked); seq_lens: [requests], tokens before this step.
+    rows: [requests, path], the rows walked; lengths: [requests], how many of them each request keeps (a
+    request that ends inside its path keeps fewer than were walked); seq_lens: [requests], tokens before this
+    step.
     """
     requests, path = rows.shape
     step = np.arange(path)

@@ -64,13 +64,6 @@ def tokens_per_step(server_args: Any) -> Optional[int]:
     return max(int(block or 0), int(server_args.speculative_ddtree_budget) + 1)
 
 
-def pass_width(server_args: Any, is_draft_worker: bool) -> int:
-    """Rows of one request in a pass of the target (the tree) or of the drafter (its block)."""
-    if is_draft_worker or not enabled(server_args):
-        return server_args.speculative_num_draft_tokens
-    return int(server_args.speculative_ddtree_budget) + 1
-
-
 def resolve(server_args: Any) -> None:
     """Refuses what DDTree cannot honour and fills in the cap; without a budget nothing is read or set.
 
@@ -81,7 +74,12 @@ def resolve(server_args: Any) -> None:
         if cap is not None:
             raise ValueError(f"{CAP_FLAG}: got {cap} without {BUDGET_FLAG}, expected both or neither")
         return
-    for refusal in (_algorithm(server_args), _numbers(budget, cap), _memory(server_args), _attention(server_args)):
+    for refusal in (
+        _algorithm(server_args),
+        _numbers(budget, cap),
+        _memory(server_args),
+        _attention(server_args),
+    ):
         if refusal:
             raise ValueError(refusal)
     if cap is None:
@@ -91,7 +89,7 @@ def resolve(server_args: Any) -> None:
 def _algorithm(server_args: Any) -> Optional[str]:
     name = server_args.speculative_algorithm
     if name != "DFLASH":
-        return f"{BUDGET_FLAG}: got --speculative-algorithm {name}, expected DFLASH: the tree is built from its drafter"
+        return f"{BUDGET_FLAG}: got --speculative-algorithm {name}, expected DFLASH, whose drafter it needs"
     return None
 
 
@@ -116,7 +114,7 @@ def _memory(server_args: Any) -> Optional[str]:
 def _attention(server_args: Any) -> Optional[str]:
     for backend in server_args.get_attention_backends():
         if backend != "triton":
-            return f"{BUDGET_FLAG}: got attention backend {backend}, expected triton: others take no tree mask here"
+            return f"{BUDGET_FLAG}: got attention backend {backend}, expected triton, which takes a tree mask"
     if getattr(server_args, "enable_two_batch_overlap", False):
         return f"{BUDGET_FLAG}: got --enable-two-batch-overlap, expected it off: it splits a tree's rows"
     return None
@@ -125,11 +123,13 @@ def _attention(server_args: Any) -> Optional[str]:
 def refusal_of_target(attn_backend: Any, sliding_window: Optional[int]) -> Optional[str]:
     """Why this target cannot be verified with a tree, or None.
 
-    Window masks count rows, not depths, and recurrent states follow one line of tokens: either would give a branch
-    another past than its own.
+    Window masks count rows, not depths, and recurrent states follow one line of tokens: either would give a
+    branch another past than its own.
     """
     if sliding_window is not None and sliding_window > 0:
-        return f"DDTree: got a target with sliding-window attention ({sliding_window}), expected full attention"
+        return (
+            f"DDTree: got a target with sliding-window attention ({sliding_window}), expected full attention"
+        )
     if hasattr(attn_backend, "update_mamba_state_after_mtp_verify"):
         return "DDTree: got a target with recurrent layers, expected attention only"
     return None

@@ -27,7 +27,7 @@ class MarginalHead:
         self._added_start = int(shard.added_vocab_start_index)
 
     def marginals(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """For hidden states [rows, size]: log-probabilities float32 and token ids int64, both [rows, ranks]."""
+        """For hidden states [rows, size]: log-probabilities float32 and ids int64, both [rows, ranks]."""
         parts = [self._chunk(hidden[at : at + CHUNK]) for at in range(0, hidden.shape[0], CHUNK)]
         if len(parts) == 1:
             return parts[0]
@@ -54,13 +54,17 @@ class MarginalHead:
     def _global(self, local: torch.Tensor) -> torch.Tensor:
         if not self._added:
             return local + self._base_start if self._base_start else local
-        return torch.where(local < self._base, local + self._base_start, local - self._base + self._added_start)
+        return torch.where(
+            local < self._base, local + self._base_start, local - self._base + self._added_start
+        )
 
     def _gathered(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         ranks = min(self._ranks, logits.shape[-1])
         best, token = torch.topk(logits, ranks, dim=-1)
         norm = torch.logsumexp(logits, dim=-1, keepdim=True)
-        ids = self._global(token).to(torch.int32).view(torch.float32)  # bits only: gathered, never computed with
+        ids = (
+            self._global(token).to(torch.int32).view(torch.float32)
+        )  # bits only: gathered, never computed with
         mine = torch.cat([best, ids, norm], dim=-1).contiguous()
         group = self._group.world_size
         everyone = torch.empty((group * mine.shape[0], mine.shape[1]), dtype=mine.dtype, device=mine.device)

@@ -26,7 +26,15 @@ class GraphMemory:
 
 
 def graph_memory(
-    *, tokens: int, width: int, context_len: int, vocab_size: int, heads: int, splits: int, head_dim: int, hidden_size: int
+    *,
+    tokens: int,
+    width: int,
+    context_len: int,
+    vocab_size: int,
+    heads: int,
+    splits: int,
+    head_dim: int,
+    hidden_size: int,
 ) -> GraphMemory:
     """Sizes for `tokens` rows (largest captured batch × verify width); they follow the stock allocations.
 
@@ -42,14 +50,17 @@ def graph_memory(
 
 
 def shortage(need: GraphMemory, free: int, max_bs: int, width: int, context_len: int) -> Optional[str]:
-    """What to say when the buffers do not fit, with the numbers and the flags that change them; None when they do."""
+    """What to say when the buffers do not fit, with the numbers and the flags that change them; None when
+    they do.
+    """
     if need.total <= free:
         return None
     parts = ", ".join(f"{name} {getattr(need, name) / GIB:.2f}" for name in GraphMemory.__dataclass_fields__)
     return (
-        f"DDTree: graph capture at batch {max_bs} x verify width {width} and context length {context_len} needs "
-        f"{need.total / GIB:.2f} GiB ({parts}), got {free / GIB:.2f} GiB free. Lower --cuda-graph-max-bs, "
-        "--context-length, --speculative-ddtree-budget or --mem-fraction-static, or use --disable-cuda-graph."
+        f"DDTree: graph capture at batch {max_bs} x verify width {width} and context length {context_len} "
+        f"needs {need.total / GIB:.2f} GiB ({parts}), got {free / GIB:.2f} GiB free. Lower "
+        "--cuda-graph-max-bs, --context-length, --speculative-ddtree-budget or --mem-fraction-static, or use "
+        "--disable-cuda-graph."
     )
 
 

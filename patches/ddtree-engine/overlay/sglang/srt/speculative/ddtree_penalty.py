@@ -1,7 +1,8 @@
 """Penalties and minimum lengths on a tree: each row is penalised for the output that ends in that row.
 
-A plain decode step penalises what was said so far; in a tree, "so far" also holds the row's own path. Counts are
-taken from the requests' output tokens at each step, so requests may join, leave or be retracted between steps.
+A plain decode step penalises what was said so far; in a tree, "so far" also holds the row's own path. Counts
+are taken from the requests' output tokens at each step, so requests may join, leave or be retracted between
+steps.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import torch
 def apply_penalties(
     logits: torch.Tensor, reqs: Sequence[Any], token: torch.Tensor, parent: torch.Tensor, depth: int
 ) -> None:
-    """Changes logits [requests × width, vocabulary] in place: frequency, presence, repetition, minimum length.
+    """Changes logits [requests × width, vocabulary] in place: frequency, presence, repetition, minimum
+    length.
 
     token, parent: [requests, width], the trees. Requests with neutral settings keep their logits as they are.
     """
@@ -82,14 +84,16 @@ def _scaled(value: torch.Tensor, penalty: torch.Tensor) -> torch.Tensor:
 def _hold_stop_tokens(rows: torch.Tensor, reqs: Sequence[Any], beyond: torch.Tensor) -> None:
     """No stop token before min_new_tokens; beyond: [requests, width], path tokens after the output so far."""
     least = [req.sampling_params.min_new_tokens for req in reqs]
-    if not any(least):
-        return
-    stops = [sorted(_stop_tokens(req, rows.shape[-1])) if held else [] for req, held in zip(reqs, least)]
+    vocab = rows.shape[-1]
+    stops = [
+        sorted(_stop_tokens(req, vocab)) if count else [] for req, count in zip(reqs, least, strict=True)
+    ]
     most = max(len(ids) for ids in stops)
     if most == 0:
         return
-    padded = torch.tensor([(ids or [0]) + [(ids or [0])[0]] * (most - max(1, len(ids))) for ids in stops])
-    missing = torch.tensor([n - len(req.output_ids) if ids else 0 for n, req, ids in zip(least, reqs, stops)])
+    missing = [count - len(req.output_ids) for req, count in zip(reqs, least, strict=True)]
+    missing = torch.tensor([count if ids else 0 for count, ids in zip(missing, stops, strict=True)])
+    padded = torch.tensor([ids + ids[:1] * (most - len(ids)) if ids else [0] * most for ids in stops])
     ids = padded.to(rows.device, non_blocking=True).unsqueeze(1).expand(-1, rows.shape[1], -1)
     held = beyond < missing.to(rows.device, non_blocking=True).unsqueeze(1)
     value = rows.gather(2, ids)

@@ -1,7 +1,7 @@
 """What the target takes after each row of a tree: its argmax, or a draw by its own sampler.
 
-Every row is sampled as a plain decode step would sample it. The walk then follows the draws, so the tokens that come
-out have the target's distribution whatever the tree holds.
+Every row is sampled as a plain decode step would sample it. The walk then follows the draws, so the tokens
+that come out have the target's distribution whatever the tree holds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import copy
 from typing import Any
 
 import torch
-
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.layers.sampler import apply_custom_logit_processor
 from sglang.srt.speculative.ddtree_penalty import apply_penalties

@@ -1,7 +1,7 @@
 """What a DDTree server tells about itself: one start-up line, a summary a request, gauges and counters.
 
-A summary travels to `meta_info["ddtree"]` by SGLang's own `customized_info`, so every request carries one from the
-start, also those that end in prefill.
+A summary travels to `meta_info["ddtree"]` by SGLang's own `customized_info`, so every request carries one
+from the start, also those that end in prefill.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class StepTimes:
 
 
 class RequestSummary:
-    """One request's running totals; any slice of it is its summary so far, as `customized_info` asks for slices."""
+    """One request's running totals; any slice of it is its summary so far, as `customized_info` asks for
+    slices.
+    """
 
     __slots__ = ("accepted", "build_ms", "draft_ms", "nodes", "steps", "verify_ms")
 
@@ -70,7 +72,7 @@ def request_info() -> Optional[dict[str, Any]]:
 
 def record(reqs: Sequence[Any], accepted: Sequence[int], nodes: Sequence[int], times: StepTimes) -> None:
     """Adds one step to each request's summary; times are the whole batch's step."""
-    for req, depth, size in zip(reqs, accepted, nodes):
+    for req, depth, size in zip(reqs, accepted, nodes, strict=True):
         summary = (req.customized_info or {}).get(META_KEY)
         if summary is not None:
             summary.add(int(depth), int(size), times)
@@ -96,12 +98,16 @@ class StepGauges:
             made = Gauge(f"sglang:ddtree_{name}", text, labelnames=names, multiprocess_mode="mostrecent")
             return made.labels(**labels)
 
-        self._depth = gauge("accepted_depth", "Tree tokens accepted a verify step, bonus token left out, recent mean.")
+        self._depth = gauge(
+            "accepted_depth", "Tree tokens accepted a verify step, bonus token left out, recent mean."
+        )
         self._nodes = gauge("tree_nodes", "Nodes in a request's tree, recent mean.")
         self._draft = gauge("draft_ms", "GPU time of the drafter's pass, recent mean.")
         self._build = gauge("build_ms", "GPU time from draft hidden states to tree and mask, recent mean.")
         self._verify = gauge("verify_ms", "GPU time of the target's verify pass, recent mean.")
-        self._steps = Counter("sglang:ddtree_verify_steps", "Verify steps, each request counted.", labelnames=names)
+        self._steps = Counter(
+            "sglang:ddtree_verify_steps", "Verify steps, each request counted.", labelnames=names
+        )
         self._steps = self._steps.labels(**labels)
         gauge("budget", "Tree nodes asked for.").set(shape.budget)
         gauge("topk_cap", "Candidates kept at each depth.").set(shape.ranks)

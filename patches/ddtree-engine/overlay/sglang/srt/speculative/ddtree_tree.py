@@ -1,9 +1,10 @@
-"""Draft trees on the GPU: grown, masked and walked for a whole batch, one program a request, nothing read back.
+"""Draft trees on the GPU: grown, masked and walked for a whole batch, one program a request, nothing read
+back.
 
-A tree holds the `budget` likeliest prefixes under the drafter's per-position marginals (arXiv 2604.12989): the
-likeliest waiting prefix is taken, and its next sibling and its first child begin to wait. Row 0 is the root (the
-current token), rows 1… are nodes in the order taken, so a parent always comes before its children. Rows beyond the
-last node are padding: parent -1, the root's token and position.
+A tree holds the `budget` likeliest prefixes under the drafter's per-position marginals (arXiv 2604.12989):
+the likeliest waiting prefix is taken, and its next sibling and its first child begin to wait. Row 0 is the
+root (the current token), rows 1… are nodes in the order taken, so a parent always comes before its children.
+Rows beyond the last node are padding: parent -1, the root's token and position.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ LEAST_REQUESTS = 64  # batches up to this size share one compiled mask kernel
 class DraftTree:
     """One tree a request; every tensor is [requests, width].
 
-    token: int64, the token of each row. position: int64, its position in the sequence. parent: int32, the row of its
-    parent, -1 for the root and for padding.
+    token: int64, the token of each row. position: int64, its position in the sequence. parent: int32, the row
+    of its parent, -1 for the root and for padding.
     """
 
     token: torch.Tensor
@@ -31,16 +32,20 @@ class DraftTree:
     parent: torch.Tensor
 
 
-def grow(logp: torch.Tensor, token: torch.Tensor, root: torch.Tensor, seq_lens: torch.Tensor, budget: int) -> DraftTree:
+def grow(
+    logp: torch.Tensor, token: torch.Tensor, root: torch.Tensor, seq_lens: torch.Tensor, budget: int
+) -> DraftTree:
     """Takes the `budget` likeliest prefixes of each request.
 
-    logp: float32 [requests, depth, ranks], each depth's candidates likeliest first; token: int64, their ids, the same
-    shape. root: int64 [requests], the current tokens; seq_lens: [requests], the roots' positions.
+    logp: float32 [requests, depth, ranks], each depth's candidates likeliest first; token: int64, their ids,
+    the same shape. root: int64 [requests], the current tokens; seq_lens: [requests], the roots' positions.
     """
     requests, depth, ranks = logp.shape
     width = budget + 1
     rows = torch.empty((requests, width), dtype=torch.int64, device=logp.device)
-    tree = DraftTree(token=rows, position=torch.empty_like(rows), parent=torch.empty_like(rows, dtype=torch.int32))
+    tree = DraftTree(
+        token=rows, position=torch.empty_like(rows), parent=torch.empty_like(rows, dtype=torch.int32)
+    )
     block = triton.next_power_of_2(width)
     _grow[(requests,)](
         logp.contiguous(),
@@ -67,7 +72,8 @@ def mask_size(seq_lens_sum: int, requests: int, width: int) -> int:
 def mask(parent: torch.Tensor, seq_lens: torch.Tensor, seq_lens_sum: int, depth: int) -> torch.Tensor:
     """Who sees whom: a node its prefix, its ancestors and itself; padding itself alone.
 
-    Flat bool, the requests one after the other, each [width, prefix + width], as the attention backend reads it.
+    Flat bool, the requests one after the other, each [width, prefix + width], as the attention backend reads
+    it.
     """
     requests, width = parent.shape
     allow = torch.empty(mask_size(seq_lens_sum, requests, width), dtype=torch.bool, device=parent.device)
@@ -88,8 +94,9 @@ def mask(parent: torch.Tensor, seq_lens: torch.Tensor, seq_lens_sum: int, depth:
 def walk(tree: DraftTree, choice: torch.Tensor, depth: int) -> torch.Tensor:
     """Follows the target's own choices from the root for as long as they are in the tree.
 
-    choice: integer [requests, width], what the target takes after each row. Gives int32 [requests, 2 + 2 × path] with
-    path = depth + 1: tokens committed, nodes in the tree, the rows walked (0 after the last), and the tokens taken.
+    choice: integer [requests, width], what the target takes after each row. Gives int32 [requests, 2 + 2 ×
+    path] with path = depth + 1: tokens committed, nodes in the tree, the rows walked (0 after the last), and
+    the tokens taken.
     """
     requests, width = tree.parent.shape
     found = torch.empty((requests, 2 + 2 * (depth + 1)), dtype=torch.int32, device=choice.device)
@@ -133,7 +140,7 @@ def _grow(
     tl.store(out_position, start)
     tl.store(out_parent, -1)
 
-    # Each slot holds one waiting prefix: its score, its parent's score, its depth (from 0), its rank and its parent.
+    # Each slot holds one waiting prefix: its score, its parent's score, depth (from 0), rank and parent.
     slot = tl.arange(0, BLOCK)
     score = tl.where(slot == 0, tl.load(logp), none)
     above = tl.zeros([BLOCK], dtype=tl.float32)

@@ -27,7 +27,8 @@ class DDTreeVerifyInput(DFlashVerifyInput):
     def prepare(self, batch: Any, depth: int) -> None:
         """Takes KV slots for every row, lists them after the prefix, and builds the mask."""
         self.prepare_for_verify(batch, 1, build_custom_mask=False)
-        self.custom_mask = mask(self.tree.parent, batch.seq_lens, int(batch.seq_lens_sum), depth)
+        prefixes = int(batch.seq_lens_cpu.sum())  # the host's own lengths: the mask is written by them
+        self.custom_mask = mask(self.tree.parent, batch.seq_lens, prefixes, depth)
 
     def verify(self, **_: Any) -> None:
         raise RuntimeError("DDTree rows are verified by DDTreeWorker, not as a chain.")

@@ -1,4 +1,4 @@
-"""DDTree on top of the DFLASH worker: the same drafter, prefill and caches; a tree where DFLASH verifies a chain."""
+"""DDTree on top of the DFLASH worker: the same drafter, prefill and caches; a tree in the chain's place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 import torch
-
 from sglang.srt.distributed import get_tp_group
 from sglang.srt.managers.scheduler import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
@@ -91,44 +90,51 @@ class DDTreeWorker(DFlashWorker):
     def _draft(self, batch: Any, draft_input: DFlashDraftInput, root: torch.Tensor) -> torch.Tensor:
         """The drafter's hidden states [requests × block, size], its block's KV slots given back at once."""
         requests, block = root.shape[0], self.block_size
-        ids = self._draft_ids(requests)
-        ids[:, 0].copy_(root)
-        embeds = self.target_worker.model_runner.model.get_input_embeddings()(ids)
-        positions = (batch.seq_lens.unsqueeze(1) + self._block_pos_offsets).view(-1)
         prefix = draft_input.draft_seq_lens.to(torch.int32)
-        prefix_cpu = self._draft_prefix_cpu(batch)
+        table = self.draft_model_runner.req_to_token_pool.req_to_token
         allocator = self.draft_model_runner.token_to_kv_pool_allocator
         before = allocator.backup_state()
         try:
             slots = allocator.alloc(requests * block)
             if slots is None:
                 raise RuntimeError(f"DDTree: no KV slots for {requests} draft blocks of {block} tokens")
-            table = self.draft_model_runner.req_to_token_pool.req_to_token
-            assign_req_to_token_pool_func(batch.req_pool_indices, table, prefix, prefix + block, slots, requests)
-            forward = ForwardBatch(
-                forward_mode=ForwardMode.TARGET_VERIFY,
-                batch_size=requests,
-                input_ids=ids.view(-1),
-                req_pool_indices=batch.req_pool_indices,
-                seq_lens=prefix,
-                out_cache_loc=slots,
-                seq_lens_sum=int(prefix_cpu.sum()),
-                seq_lens_cpu=prefix_cpu,
-                positions=positions,
-                req_to_token_pool=self.draft_model_runner.req_to_token_pool,
-                token_to_kv_pool=self.draft_model_runner.token_to_kv_pool,
-                attn_backend=self.draft_model_runner.attn_backend,
-                input_embeds=embeds.view(-1, embeds.shape[-1]),
-                spec_algorithm=SpeculativeAlgorithm.DFLASH,
-                spec_info=self._draft_block_spec_info,
-                capture_hidden_mode=CaptureHiddenMode.NULL,
-            )
+            end = prefix + block
+            assign_req_to_token_pool_func(batch.req_pool_indices, table, prefix, end, slots, requests)
+            forward = self._draft_batch(batch, root, prefix, slots)
             hidden = self.draft_model_runner.forward(forward).logits_output.hidden_states
         finally:
             allocator.restore_state(before)
         if hidden is None:
             raise RuntimeError("DDTree: the drafter returned no hidden states")
         return hidden
+
+    def _draft_batch(
+        self, batch: Any, root: torch.Tensor, prefix: torch.Tensor, slots: torch.Tensor
+    ) -> ForwardBatch:
+        """The drafter's pass over [current token, mask, mask, …] of each request."""
+        runner, requests = self.draft_model_runner, root.shape[0]
+        ids = self._draft_ids(requests)
+        ids[:, 0].copy_(root)
+        embeds = self.target_worker.model_runner.model.get_input_embeddings()(ids)
+        prefix_cpu = self._draft_prefix_cpu(batch)
+        return ForwardBatch(
+            forward_mode=ForwardMode.TARGET_VERIFY,
+            batch_size=requests,
+            input_ids=ids.view(-1),
+            req_pool_indices=batch.req_pool_indices,
+            seq_lens=prefix,
+            out_cache_loc=slots,
+            seq_lens_sum=int(prefix_cpu.sum()),
+            seq_lens_cpu=prefix_cpu,
+            positions=(batch.seq_lens.unsqueeze(1) + self._block_pos_offsets).view(-1),
+            req_to_token_pool=runner.req_to_token_pool,
+            token_to_kv_pool=runner.token_to_kv_pool,
+            attn_backend=runner.attn_backend,
+            input_embeds=embeds.view(-1, embeds.shape[-1]),
+            spec_algorithm=SpeculativeAlgorithm.DFLASH,
+            spec_info=self._draft_block_spec_info,
+            capture_hidden_mode=CaptureHiddenMode.NULL,
+        )
 
     def _draft_ids(self, requests: int) -> torch.Tensor:
         """[requests, block] of mask tokens; the caller writes the current tokens into column 0."""
@@ -182,8 +188,11 @@ class DDTreeWorker(DFlashWorker):
         batch.token_to_kv_pool_allocator.free(batch.out_cache_loc[freed])
         batch.out_cache_loc = slots
         self._list_slots(batch, slots, lengths_gpu, lengths)
-        hidden = result.logits_output.hidden_states.view(-1, result.logits_output.hidden_states.shape[-1])[kept]
-        self._feed_drafter(batch, draft_input, hidden, positions, slots, lengths_gpu, int(commit.positions.max()))
+        features = result.logits_output.hidden_states
+        hidden = features.view(-1, features.shape[-1])[kept]
+        self._feed_drafter(
+            batch, draft_input, hidden, positions, slots, lengths_gpu, int(commit.positions.max())
+        )
         draft_input.verified_id = verified
         batch.spec_info = draft_input
         batch.forward_mode = ForwardMode.DECODE
@@ -199,9 +208,9 @@ class DDTreeWorker(DFlashWorker):
         )
 
     def _append_outputs(self, reqs: Sequence[Any], walked: Walked) -> tuple[np.ndarray, list[int]]:
-        """Gives each request its tokens, one by one until it ends; how many it took, and its current token."""
+        """Gives each request its tokens until it ends; how many it took, and its current token."""
         lengths, current = np.zeros(len(reqs), dtype=np.int64), []
-        rows = zip(reqs, walked.committed.tolist(), walked.tokens.tolist())
+        rows = zip(reqs, walked.committed.tolist(), walked.tokens.tolist(), strict=True)
         for index, (req, committed, tokens) in enumerate(rows):
             for token in tokens[:committed]:
                 req.output_ids.append(token)
@@ -221,21 +230,30 @@ class DDTreeWorker(DFlashWorker):
     def _send(self, commit: Commit, lengths: np.ndarray, current: list[int]) -> tuple[torch.Tensor, ...]:
         """One copy to the GPU: positions, the rows they belong to, freed rows, lengths, current tokens.
 
-        Positions come first, where a kernel may count on their alignment. The pinned buffer is free again by the next step's read-back, which waits for this copy.
+        Positions come first, where a kernel may count on their alignment. The pinned buffer is free again by
+        the next step's read-back, which waits for this copy.
         """
         parts = (commit.positions, commit.kept, commit.freed, lengths, np.asarray(current, dtype=np.int64))
         sizes = [part.shape[0] for part in parts]
         if self._staging is None or self._staging.shape[0] < sum(sizes):
-            self._staging = torch.empty(2 * sum(sizes), dtype=torch.int64, pin_memory=True)
+            self._staging = torch.empty(
+                2 * sum(sizes), dtype=torch.int64, pin_memory=torch.cuda.is_available()
+            )
         staged = self._staging[: sum(sizes)]
         np.concatenate(parts, out=staged.numpy())
         return torch.split(staged.to(self.device, non_blocking=True), sizes)
 
-    def _list_slots(self, batch: Any, slots: torch.Tensor, lengths_gpu: torch.Tensor, lengths: np.ndarray) -> None:
-        """Re-lists the path's slots in order after the prefix; the cached keys and values stay where they are."""
+    def _list_slots(
+        self, batch: Any, slots: torch.Tensor, lengths_gpu: torch.Tensor, lengths: np.ndarray
+    ) -> None:
+        """Re-lists the path's slots in order after the prefix; the cached keys and values stay where they
+        are.
+        """
         end = batch.seq_lens + lengths_gpu.to(batch.seq_lens.dtype)
         table = batch.req_to_token_pool.req_to_token
-        assign_req_to_token_pool_func(batch.req_pool_indices, table, batch.seq_lens, end, slots, len(batch.reqs))
+        assign_req_to_token_pool_func(
+            batch.req_pool_indices, table, batch.seq_lens, end, slots, len(batch.reqs)
+        )
         batch.seq_lens.copy_(end)
         batch.seq_lens_cpu.add_(torch.from_numpy(lengths).to(batch.seq_lens_cpu.dtype))
         batch.seq_lens_sum += int(lengths.sum())
@@ -271,7 +289,9 @@ class DDTreeWorker(DFlashWorker):
             ensure(last_position)
         table = helper.rotary_emb.cos_sin_cache
         if last_position >= table.shape[0]:
-            raise RuntimeError(f"DDTree: position {last_position} is beyond the drafter's {table.shape[0]} rotations")
+            raise RuntimeError(
+                f"DDTree: position {last_position} is beyond the drafter's {table.shape[0]} rotations"
+            )
         projected = torch.einsum("th,loh->lto", context, helper.batched_kv_weight)
         for index, layer in enumerate(self.draft_model.layers):
             key, value = _fused_norm_rope(
@@ -302,7 +322,7 @@ class DDTreeWorker(DFlashWorker):
 
 
 class StepClock:
-    """GPU times between the marks of a step; read after the step's read-back, so reading waits for nothing."""
+    """GPU times between a step's marks; read after the step's read-back, so reading waits for nothing."""
 
     def __init__(self) -> None:
         names = ("start", "drafted", "built", "verified")
