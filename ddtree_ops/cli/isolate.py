@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ddtree_ops.cli import options as opt
 from ddtree_ops.cli.output import print_json, print_result, result_fields
+from ddtree_ops.cli.report import write_reports
 from ddtree_ops.cli.screens import make_screen
 from ddtree_ops.cli.trials import one_host
 from ddtree_ops.cli.world import load_playbook, make_world
 from ddtree_ops.measure.isolate import Trial, table
 from ddtree_ops.measure.report import Table
+from ddtree_ops.measure.sweep_report import Setting, isolate_report
 from ddtree_ops.measure.terminal import table_lines
 from ddtree_ops.model.result import NodeResult
 from ddtree_ops.run.context import Asked
@@ -32,6 +36,7 @@ def isolate(
     cuda_graph: opt.CudaGraph = None,
     patches: opt.Patches = None,
     accept_modified: opt.AcceptModified = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for a report, HTML and Markdown.")] = None,
     yes: opt.Yes = False,
     lease: opt.Lease = None,
     inventory: opt.InventoryFile = None,
@@ -61,6 +66,11 @@ def isolate(
         )  # fmt: skip
     screen.close()
     code = result.exit_code or (0 if found.conclusion and found.conclusion.faults else 1)
+    if out is not None and found.conclusion is not None:
+        setting = Setting(
+            node=where.name, when=world.clock.utc(), commands=(shlex.join(("ddtree-ops", *sys.argv[1:])),)
+        )
+        write_reports(isolate_report(found.trials, found.conclusion, setting), out / "isolate")
     if json:
         print_json({"nodes": [{**result_fields(result), **_fields(found)}], "exit_code": code})
     else:

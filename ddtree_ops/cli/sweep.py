@@ -84,58 +84,74 @@ def budgets(
     Each arm restarts the service; at the end the node is back at the release it had, unless
     --deploy-winner. Killed at any moment, the node goes back by itself, and --resume goes on.
     """
-    plan = SweepPlan(
-        arms=arms(whole_numbers("--budgets", budgets), _topks(topk), _modes(graphs), baselines=baselines),
-        workloads=tuple(workloads or ("code", "chat")),
-        concurrencies=whole_numbers("--concurrency", concurrency),
-        repeats=repeats,
-        tolerance=tolerance,
-    )
-    for name in plan.workloads:
-        workload(name)  # says now what is wrong with it
+    plan = _plan(budgets, topk, graphs, workloads, concurrency, repeats, tolerance, baselines)
     asked = Asked(patches=opt.patch_names(patches), accept_modified=accept_modified)
     where, asked = one_host(host, inventory, profile, service, lease, asked)
-    opt.consent(
-        f"{where.name}: {len(plan.arms)} arms in at most {plan.restart_cap} restarts. Go on?", yes=yes
-    )
+    question = f"{where.name}: {len(plan.arms)} arms in at most {plan.restart_cap} restarts. Go on?"
+    opt.consent(question, yes=yes)
     folder = out or Path(f"sweep-{where.name}")
-    order = Order(
-        node=where.name,
-        plan=plan,
-        mark=uuid.uuid4().hex[:6],
-        command=shlex.join(("ddtree-ops", *sys.argv[1:])),
-        when=SystemClock().utc(),
-    )
     screen = make_screen(yes=True)
     world = make_world(screen)
     spec = LoadSpec(requests=requests, max_tokens=max_tokens, fresh=fresh)
-    with open_ledger(folder, order, resume=resume) as ledger, world.interrupts.installed():
-        result, made = run_sweep(
-            world, where, asked, load_playbook("sweep-budgets"), ledger,
-            SweepOrder(spec=spec, deploy_winner=deploy_winner),
-        )  # fmt: skip
+    order = SweepOrder(spec=spec, deploy_winner=deploy_winner)
+    with (
+        open_ledger(folder, _order(where.name, plan), resume=resume) as ledger,
+        world.interrupts.installed(),
+    ):
+        result, made = run_sweep(world, where, asked, load_playbook("sweep-budgets"), ledger, order)
     screen.close()
     code = result.exit_code or (0 if made.winner is not None else 1)
-    files = write_reports(sweep_report(*read_sweep(folder)), folder / "report")
+    seen = made.ranking or made.failures
+    files = write_reports(sweep_report(*read_sweep(folder)), folder / "report") if seen else []
     if json:
-        fields = {
-            **result_fields(result),
-            "decision": _decision(made),
-            "folder": str(folder),
-            "reports": files,
-        }
-        print_json({"nodes": [fields], "exit_code": code})
+        told = {"decision": _decision(made), "folder": str(folder), "reports": files}
+        print_json({"nodes": [{**result_fields(result), **told}], "exit_code": code})
     else:
         _print(result, folder, files, verbose)
     raise typer.Exit(code)
 
 
+def _plan(
+    budgets: str,
+    topk: str,
+    graphs: str,
+    workloads: list[str] | None,
+    concurrency: str,
+    repeats: int,
+    tolerance: float,
+    baselines: bool,
+) -> SweepPlan:
+    """The options as a plan; UsageError says which of them is wrong."""
+    names = tuple(workloads or ("code", "chat"))
+    for name in names:
+        workload(name)  # says now what is wrong with it
+    grid = arms(whole_numbers("--budgets", budgets), _topks(topk), _modes(graphs), baselines=baselines)
+    return SweepPlan(
+        arms=grid,
+        workloads=names,
+        concurrencies=whole_numbers("--concurrency", concurrency),
+        repeats=repeats,
+        tolerance=tolerance,
+    )
+
+
+def _order(node: str, plan: SweepPlan) -> Order:
+    return Order(
+        node=node,
+        plan=plan,
+        mark=uuid.uuid4().hex[:6],
+        command=shlex.join(("ddtree-ops", *sys.argv[1:])),
+        when=SystemClock().utc(),
+    )
+
+
 def _print(result: NodeResult, folder: Path, files: list[str], verbose: bool) -> None:
-    report = sweep_report(*read_sweep(folder))
-    print("\n".join((*report.decision, "")))
-    for table in report.tables[:2]:
-        print("\n".join((*table_lines(table), "")))
-    print(f"report: {', '.join(files)}", file=sys.stderr)
+    if files:
+        report = sweep_report(*read_sweep(folder))
+        print("\n".join((*report.decision, "")))
+        for table in report.tables[:2]:
+            print("\n".join((*table_lines(table), "")))
+        print(f"report: {', '.join(files)}", file=sys.stderr)
     if result.error is None and str(result.outcome) == "unchanged":
         print(f"{result.node}: back at release {result.release}, proven", file=sys.stderr)
         return
