@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ddtree_ops.checks.smoke import SmokePlan, SmokePrompt, SmokeRequest, rescore_gate, smoke_plan
+from ddtree_ops.checks.smoke import SmokePlan, SmokePrompt, SmokeRequest, rescore_gate, smoke_plan, text_gate
 from ddtree_ops.checks.tokens import accept_verdict, first_difference, rescore_prompts
 from ddtree_ops.engine.chat_template import ChatTemplate
 from ddtree_ops.engine.http import EngineDown, Sampling
@@ -21,8 +21,8 @@ from ddtree_ops.run.context import NodeRun
 from ddtree_ops.run.smoke import Session
 
 ALONE = ("poem", "quicksort")
-SEVERAL = 4  # requests in flight together
-TOKENS = RESCORED = 40
+TOGETHER = ("lighthouse", *ALONE, "tcp", "gcd", "flatten")
+TOKENS = RESCORED = 48
 BLOCK = 16  # what DFLASH assumes when the drafter's config names no block size
 POOR_ACCEPT = 2.0  # a drafter that fits commits more than this; a tree of few nodes can't, and is spared
 POOR_SHARE = 0.25  # of the drafted tokens that an arm with a small budget could commit at best
@@ -69,13 +69,10 @@ def _asked(session: Session, prompts: dict[str, SmokePrompt]) -> dict[str, tuple
     """Gates of each check; each starts from an empty cache, so that only the repeated prompt hits it."""
     poem, quicksort = (_request(prompts[id_]) for id_ in ALONE)
     again = replace(poem, id="poem again")
-    several = tuple(
-        replace(one, id=f"{one.id} {number} of {SEVERAL} at once", group="several")
-        for number, one in enumerate((poem, quicksort) * (SEVERAL // 2), start=1)
-    )
+    several = tuple(replace(_request(prompts[id_]), id=f"{id_} with others") for id_ in TOGETHER)
     first = session.gates(SmokePlan(requests=(poem, again)), speculative=False)
     second = session.gates(SmokePlan(requests=(quicksort,)), speculative=False)
-    batch = session.gates(SmokePlan(requests=several), speculative=False)
+    batch = _at_once(session, several)
     single = (*_of(first, poem.id), *second, *_rescored(session, (poem, quicksort)))
     return {
         "single": single,
@@ -84,11 +81,25 @@ def _asked(session: Session, prompts: dict[str, SmokePrompt]) -> dict[str, tuple
     }
 
 
+def _at_once(session: Session, requests: tuple[SmokeRequest, ...]) -> tuple[Gate, ...]:
+    """Texts of requests that go out in one call, so that no slow link keeps them apart."""
+    ids = [session.prompt_ids(request) for request in requests]
+    session.client.flush_cache()
+    answers = session.client.generate_batch(ids, Sampling(max_tokens=TOKENS))
+    named = dict(zip(requests, answers, strict=True))
+    session.answers.update({request.id: answer for request, answer in named.items()})
+    return tuple(text_gate(request, answer) for request, answer in named.items())
+
+
 def _differing(session: Session, requests: Iterable[SmokeRequest]) -> Iterator[SmokeRequest]:
-    """The requests whose answer is not what the same prompt got alone, which has been re-scored."""
+    """The requests whose answer is not what the same prompt got alone, which has been re-scored by then."""
     for request in requests:
         answer, alone = session.answers.get(request.id), session.answers.get(request.prompt.id)
-        if answer and alone and first_difference(answer.output_ids, alone.output_ids) is not None:
+        if (
+            answer is None
+            or alone is None
+            or first_difference(answer.output_ids, alone.output_ids) is not None
+        ):
             yield request
 
 

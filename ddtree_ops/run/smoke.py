@@ -71,8 +71,7 @@ class Session:
 
     def gates(self, plan: SmokePlan, *, speculative: bool) -> tuple[Gate, ...]:
         for request in plan.requests:
-            if request.prompt.id not in self.ids:
-                self.ids[request.prompt.id] = self._prompt_ids(request)
+            self.prompt_ids(request)
         self.client.flush_cache()  # after the ids: finding out how to make them asks a prompt
         for batch in plan.batches:
             self._ask(batch)
@@ -87,11 +86,15 @@ class Session:
         )
         return smoke_gates(plan, seen, speculative=speculative)
 
-    def _prompt_ids(self, request: SmokeRequest) -> tuple[int, ...]:
-        prompt = self.prompter.ids(request.prompt.text)
-        if prompt.way is Way.PLAIN:
-            self.note = f"prompts without a chat template: {prompt.note}"
-        return prompt.ids
+    def prompt_ids(self, request: SmokeRequest) -> tuple[int, ...]:
+        """The ids of a request's templated prompt, made once."""
+        name = request.prompt.id
+        if name not in self.ids:
+            prompt = self.prompter.ids(request.prompt.text)
+            self.ids[name] = prompt.ids
+            if prompt.way is Way.PLAIN:
+                self.note = f"prompts without a chat template: {prompt.note}"
+        return self.ids[name]
 
     def _ask(self, batch: tuple[SmokeRequest, ...]) -> None:
         """The requests of one batch, in flight together; one that fails has no answer."""

@@ -59,7 +59,7 @@ def as_it_was(operator: Operator, unit: str) -> dict[str, Any]:
     status = operator.status()
     return {
         "unit": operator.serving()[1] == unit, "serves": operator.healthy(), "guard": status["guard"],
-        "lock": status["lock"], "release": status["release"],
+        "lock": status["lock"], "release": status["release"] or "0",
     }  # fmt: skip
 
 
