@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 import uuid
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +32,15 @@ from ddtree_ops.run.loads import Fresh, LoadSpec
 from ddtree_ops.run.sweep import SweepOrder, run_sweep
 
 app = typer.Typer(no_args_is_help=True, help="Measure several configurations and decide between them.")
+
+
+class Objective(StrEnum):
+    """The figure that arms are ranked by."""
+
+    USER_RATE = "user_rate"
+    OUTPUT_RATE = "output_rate"
+
+
 MODES = {"on": True, "off": False}
 
 
@@ -61,6 +71,9 @@ def budgets(
     tolerance: Annotated[
         float, typer.Option("--tolerance", help="A lead that is not worth measuring on for: 0.02 is 2 %.")
     ] = 0.02,
+    objective: Annotated[
+        Objective, typer.Option("--objective", help="What decides: a user's tokens/s, or those of all.")
+    ] = Objective.USER_RATE,
     baselines: Annotated[
         bool, typer.Option("--baselines/--no-baselines", help="Also the chain, and no drafter at all.")
     ] = True,
@@ -85,6 +98,7 @@ def budgets(
     --deploy-winner. Killed at any moment, the node goes back by itself, and --resume goes on.
     """
     plan = _plan(budgets, topk, graphs, workloads, concurrency, repeats, tolerance, baselines)
+    plan = replace(plan, objective=str(objective))
     asked = Asked(patches=opt.patch_names(patches), accept_modified=accept_modified)
     where, asked = one_host(host, inventory, profile, service, lease, asked)
     question = f"{where.name}: {len(plan.arms)} arms in at most {plan.restart_cap} restarts. Go on?"

@@ -126,9 +126,9 @@ class _Bench:
     def warm(self, run: NodeRun, _step: PlaybookStep, _timeout_s: float) -> None:
         """The playbook's bench: a first load, whose figures nobody needs."""
         with self._loader() as load:
-            for name, source in self.loads.items():
+            for source in self.loads.values():
                 users = max(self.ledger.state.plan.concurrencies)
-                warm = load.warm(source, users, mark=f"{run.id}-warm", label=f"{name} warm-up")
+                warm = load.warm(source, users, mark=f"{run.id}-warm", label=f"{source.name} warm-up")
                 if not any(sample.ok for sample in warm.result.samples):
                     why = "; ".join(warm.summary.findings) or "no answer"
                     raise Failed("bench", f"got {why}, expected the warm-up to be answered")
@@ -155,7 +155,7 @@ class _Bench:
     def _measure(self, cell: Cell) -> CellResult | ArmFailure:
         began = time.monotonic()
         arm = next(arm for arm in self.ledger.state.plan.arms if arm.id == cell.arm)
-        label = f"{cell.arm} round {cell.round + 1}: {cell.workload} ×{cell.concurrency}"
+        label = f"{cell.arm} round {cell.round + 1}: {self.loads[cell.workload].name} ×{cell.concurrency}"
         with self._loader() as load:
             found = load.measure(
                 self.loads[cell.workload],

@@ -44,7 +44,7 @@ def node(fresh: Operator) -> Iterator[Operator]:
 def words(operator: Operator, out: str, *more: str) -> tuple[str, ...]:
     return (
         "sweep", "budgets", "--workload", str(operator.home / "known.jsonl"), "--fresh", "flush",
-        "--requests", "4", "--max-tokens", "48", "--repeats", "1", "--lease", LEASE_S,
+        "--objective", "output_rate", "--requests", "4", "--max-tokens", "48", "--repeats", "1", "--lease", LEASE_S,
         "--out", str(operator.home / out), "--yes", "--json", *more,
     )  # fmt: skip
 
@@ -97,7 +97,8 @@ def test_arms_that_garble_are_results_with_their_first_wrong_token_and_the_sweep
 ) -> None:
     _, unit = node.serving()
     ran = node.ops(
-        *words(node, "stock", "--budgets", "7,16", "--topk", "4", "--patches", "none"), code=0
+        *words(node, "stock", "--budgets", "7,16", "--topk", "4", "--patches", "none", "--no-baselines"),
+        code=0,
     ).node
     (failure,) = ran["decision"]["failures"]
     assert (failure["arm"], failure["kind"]) == ("16/4", "garbled")
@@ -111,6 +112,8 @@ def test_arms_that_garble_are_results_with_their_first_wrong_token_and_the_sweep
 def test_an_interrupted_sweep_puts_the_node_back_and_a_second_one_is_refused_meanwhile(
     node: Operator,
 ) -> None:
+    node.profile["environment"]["REFERENCE_ENGINE_FAULT"] = "slow-load=60"
+    node.save()
     _, unit = node.serving()
     sweep = node.start(*words(node, "interrupted", "--budgets", "8", "--topk", "4", "--no-baselines"))
     while node.status()["guard"] is None:
