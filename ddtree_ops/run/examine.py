@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ddtree_ops.checks.smoke import SmokePlan, SmokePrompt, SmokeRequest, rescore_gate, smoke_plan
-from ddtree_ops.checks.tokens import accept_verdict, first_difference
+from ddtree_ops.checks.tokens import accept_verdict, first_difference, rescore_prompts
 from ddtree_ops.engine.chat_template import ChatTemplate
-from ddtree_ops.engine.http import EngineDown
+from ddtree_ops.engine.http import EngineDown, Sampling
 from ddtree_ops.engine.prompts import Prompter
 from ddtree_ops.measure.isolate import Verdict
 from ddtree_ops.model.facts import NodeFacts
@@ -68,32 +68,51 @@ def examined_gate(run: NodeRun, profile: Profile, timeout_s: float) -> Gate:
 def _asked(session: Session, prompts: dict[str, SmokePrompt]) -> dict[str, tuple[Gate, ...]]:
     """Gates of each check; each starts from an empty cache, so that only the repeated prompt hits it."""
     poem, quicksort = (_request(prompts[id_]) for id_ in ALONE)
-    again = replace(poem, id="poem again", rescore=0)
-    several = [
-        replace(one, id=f"{one.id} {number} of {SEVERAL} at once", group="several", rescore=0)
+    again = replace(poem, id="poem again")
+    several = tuple(
+        replace(one, id=f"{one.id} {number} of {SEVERAL} at once", group="several")
         for number, one in enumerate((poem, quicksort) * (SEVERAL // 2), start=1)
-    ]
+    )
     first = session.gates(SmokePlan(requests=(poem, again)), speculative=False)
     second = session.gates(SmokePlan(requests=(quicksort,)), speculative=False)
-    batch = session.gates(SmokePlan(requests=tuple(several)), speculative=False)
+    batch = session.gates(SmokePlan(requests=several), speculative=False)
+    single = (*_of(first, poem.id), *second, *_rescored(session, (poem, quicksort)))
     return {
-        "single": (*_of(first, poem.id), *second),
-        "cached": (*_of(first, again.id), *_differing(session, [again])),
-        "batch": (*batch, *_differing(session, several)),
+        "single": single,
+        "cached": (*_of(first, again.id), *_rescored(session, _differing(session, (again,)))),
+        "batch": (*batch, *_rescored(session, _differing(session, several))),
     }
 
 
-def _differing(session: Session, requests: Iterable[SmokeRequest]) -> Iterator[Gate]:
-    """Re-scores the answers that are not what the same prompt gave alone, which has been re-scored."""
+def _differing(session: Session, requests: Iterable[SmokeRequest]) -> Iterator[SmokeRequest]:
+    """The requests whose answer is not what the same prompt got alone, which has been re-scored."""
     for request in requests:
         answer, alone = session.answers.get(request.id), session.answers.get(request.prompt.id)
         if answer and alone and first_difference(answer.output_ids, alone.output_ids) is not None:
+            yield request
+
+
+def _rescored(session: Session, requests: Iterable[SmokeRequest]) -> Iterator[Gate]:
+    for request in requests:
+        if request.id in session.answers:
             verdict = session.rescored(replace(request, rescore=RESCORED))
-            yield rescore_gate(request, verdict, {})
+            if verdict.passed or not _prefill_agrees(session, request):
+                yield rescore_gate(request, verdict, session.pieces({request.id: verdict}))
+
+
+def _prefill_agrees(session: Session, request: SmokeRequest) -> bool:
+    """Re-scores token by token, each from an empty cache: a broken cache spoils prefill in a batch too."""
+    output = session.answers[request.id].output_ids
+    prompts = rescore_prompts(session.ids[request.prompt.id], output, RESCORED)
+    for prompt, token in zip(prompts, output, strict=False):
+        session.client.flush_cache()
+        if session.client.generate(prompt, Sampling(max_tokens=1)).output_ids[:1] != (token,):
+            return False
+    return True
 
 
 def _request(prompt: SmokePrompt) -> SmokeRequest:
-    return SmokeRequest(id=prompt.id, prompt=prompt, temperature=0.0, max_tokens=TOKENS, rescore=RESCORED)
+    return SmokeRequest(id=prompt.id, prompt=prompt, temperature=0.0, max_tokens=TOKENS)
 
 
 def _of(gates: Iterable[Gate], id_: str) -> Iterable[Gate]:

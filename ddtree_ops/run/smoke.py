@@ -70,10 +70,10 @@ class Session:
     note: str = ""
 
     def gates(self, plan: SmokePlan, *, speculative: bool) -> tuple[Gate, ...]:
-        self.client.flush_cache()
         for request in plan.requests:
             if request.prompt.id not in self.ids:
                 self.ids[request.prompt.id] = self._prompt_ids(request)
+        self.client.flush_cache()  # after the ids: finding out how to make them asks a prompt
         for batch in plan.batches:
             self._ask(batch)
         rescored = {
@@ -83,7 +83,7 @@ class Session:
             answers=self.answers,
             rescored=rescored,
             tasks=self._tasks(plan),
-            pieces=self._pieces(rescored),
+            pieces=self.pieces(rescored),
         )
         return smoke_gates(plan, seen, speculative=speculative)
 
@@ -141,7 +141,7 @@ class Session:
                 found[request.id] = run_task(text, request.prompt.function, request.prompt.cases)
         return found
 
-    def _pieces(self, rescored: Mapping[str, RescoreVerdict]) -> dict[int, str]:
+    def pieces(self, rescored: Mapping[str, RescoreVerdict]) -> dict[int, str]:
         """Texts of the tokens that a message may name."""
         firsts = [verdict.wrong[0] for verdict in rescored.values() if verdict.wrong]
         tokens = {token for wrong in firsts for token in (wrong.generated, wrong.prefill) if token >= 0}
