@@ -42,7 +42,7 @@ PROVED = "graph-width"  # includes verify-width
 FITS = {Fit.FITS: "applies", Fit.NOT_NEEDED: "not needed"}
 FIRST = Version("0.5.9")
 SMALL_BUDGETS = tuple(range(1, 17))
-BUDGETS = (*SMALL_BUDGETS * 6, 17, 20, 24, 31, 32, 33, 40, 48, 63, 64, 65, 96, 127, 128)
+BUDGETS = (17, 20, 24, 31, 32, 33, 40, 48, 63, 64, 65, 96, 127, 128, *SMALL_BUDGETS * 6)
 KERNELS = (
     "sglang/kernels/ops/attention/extend_attention.py",
     "sglang/srt/layers/attention/triton_ops/extend_attention.py",
@@ -273,7 +273,8 @@ def _notes(releases: Sequence[Release]) -> list[str]:
             found.setdefault(f"`{name}` is not needed: {why.partition(' (')[0]}", []).append(release.version)
         for name, fit in release.fits.items():
             if fit.startswith("no:"):
-                found.setdefault(f"`{name}` does not fit: {fit[4:]}", []).append(release.version)
+                why = fit[4:].replace(f"got sglang {release.version}, ", "")
+                found.setdefault(f"`{name}` does not fit: {why}", []).append(release.version)
     return [f"- {', '.join(versions)}: {note}." for note, versions in found.items()]
 
 

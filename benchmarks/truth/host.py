@@ -18,6 +18,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SERVER_CORE, CLIENT_CORE = 0, 1
+# Before a machine's other work, as root. A client of several processes that poll must not have the
+# real-time class: on one core it would lock itself out, and everybody else.
+PRIORITIES = {"normal": (), "nice": ("nice", "-n", "-20"), "realtime": ("chrt", "-f", "10")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +36,11 @@ class Finished:
 
 
 def pinned(
-    argv: Sequence[str], *, first: bool, env: dict[str, str] | None = None, limit_s: float = 240
+    argv: Sequence[str], *, priority: str, env: dict[str, str] | None = None, limit_s: float = 240
 ) -> Finished:
-    """Runs a client on its core to its end; `first` puts it before the machine's other work (root).
-
-    Priority is by nice and not by a real-time class: a client of several processes that poll, on one
-    core, would lock itself out.
-    """
+    """Runs a client on its core to its end, with one of the PRIORITIES."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    words = [*(["nice", "-n", "-20"] if first else []), "taskset", "-c", str(CLIENT_CORE), *argv]
+    words = [*PRIORITIES[priority], "taskset", "-c", str(CLIENT_CORE), *argv]
     process = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})},
         start_new_session=True,
@@ -59,9 +58,10 @@ def pinned(
 
 
 @contextmanager
-def truth_server(port: int, *, first: bool, seed: int = 0) -> Iterator[str]:
+def truth_server(port: int, *, priority: str, seed: int = 0) -> Iterator[str]:
     """The server on its own core; yields its address. It sleeps between sends: real time hurts nobody."""
-    words = [*(["chrt", "-f", "10"] if first else []), "taskset", "-c", str(SERVER_CORE), sys.executable]
+    before = PRIORITIES["realtime" if priority != "normal" else "normal"]
+    words = [*before, "taskset", "-c", str(SERVER_CORE), sys.executable]
     words.append(str(HERE / "server.py"))
     process = subprocess.Popen([*words, "--port", str(port), "--seed", str(seed)])
     try:

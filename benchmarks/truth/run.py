@@ -4,9 +4,9 @@
     python benchmarks/truth/run.py --peers sglang,guidellm  the others in the same run (installs them)
 
 The server has one core and the client another. A metric is right when it is within 1 % of the
-schedule (2 % at 512). Exits 1 when one of ours is not. On a machine with other work use --first
-(all clients alike go before it), and look at the columns `pushed` (how often the client lost its
-core) and `late` (how late the server itself was).
+schedule (2 % at 512). Exits 1 when one of ours is not. On a machine with other work use --priority nice
+(all clients alike) or realtime (ours alone), and look at the columns `pushed` (how often the client
+lost its core) and `late` (how late the server itself was).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from host import HERE, Finished, free_port, pinned, records, truth_server
+from host import HERE, PRIORITIES, Finished, free_port, pinned, records, truth_server
 from ideal import Run, ideal, sample
 from ours import LIMITS
 from peers import PEERS, Peer, install
@@ -99,11 +99,11 @@ def errors_of(figures: Mapping[str, object], truth: Summary, best: Summary) -> d
     return found
 
 
-def measure_ours(address: str, run: Run, route: str, name: str, first: bool) -> Row:
+def measure_ours(address: str, run: Run, route: str, name: str, priority: str) -> Row:
     records(address)
     port = address.rsplit(":", 1)[1]
     words = [sys.executable, str(HERE / "ours.py"), port, route, json.dumps(asdict(run))]
-    done = pinned(words, first=first, env=_path())
+    done = pinned(words, priority=priority, env=_path())
     if done.code:
         raise SystemExit(done.err)
     return row(name, run, json.loads(done.out), records(address), done, warmup=run.warmup)
@@ -133,11 +133,11 @@ def row(
     )
 
 
-def measure_peer(peer: Peer, address: str, run: Run, folder: Path, start_s: float, first: bool) -> Row:
+def measure_peer(peer: Peer, address: str, run: Run, folder: Path, start_s: float, priority: str) -> Row:
     """One peer at one concurrency; what its start-up alone costs is taken off its CPU time."""
     run = replace(run, warmup=0, ramp_s=0.0)
     records(address)
-    done = pinned(peer.command(address, run, folder), first=first, env=dict(peer.environment))
+    done = pinned(peer.command(address, run, folder), priority=priority, env=dict(peer.environment))
     seen = records(address)
     if done.code:
         raise SystemExit(f"{peer.name}: {done.out[-1000:]} {done.err[-2000:]}")
@@ -149,10 +149,11 @@ def measure_peer(peer: Peer, address: str, run: Run, folder: Path, start_s: floa
     return row(peer.name, run, figures, seen, done, warmup=peer.warmup)
 
 
-def start_cpu_s(peer: Peer, address: str, folder: Path, first: bool) -> float:
-    """CPU seconds of a run with a single short request."""
+def start_cpu_s(peer: Peer, address: str, folder: Path, priority: str) -> float:
+    """CPU seconds of a run with a single short request, the less of two: the first one fills caches."""
     run = Run(concurrency=1, requests=1, warmup=0, tokens=8)
-    return pinned(peer.command(address, run, folder), first=first, env=dict(peer.environment)).cpu_s
+    words = (peer.command(address, run, folder) for _ in range(2))
+    return min(pinned(argv, priority=priority, env=dict(peer.environment)).cpu_s for argv in words)
 
 
 def _path() -> dict[str, str]:
@@ -194,25 +195,27 @@ def main() -> None:
     options.add_argument("--concurrency", default="1,16,128,512")
     options.add_argument("--peers", default="", help=f"of {', '.join(PEERS)}")
     options.add_argument("--repeats", type=int, default=1, help="of our client; the median error counts")
-    options.add_argument("--first", action="store_true", help="before the machine's other work (root)")
+    options.add_argument("--priority", choices=tuple(PRIORITIES), default="normal", help="needs root")
     options.add_argument("--folder", type=Path, default=Path("/tmp/ddtree-ops-truth"), help="for the peers")
     options.add_argument("--json", type=Path, help="write every error of every metric here")
     chosen = options.parse_args()
     levels = [int(word) for word in chosen.concurrency.split(",")]
     peers = [PEERS[name] for name in chosen.peers.split(",") if name]
+    if peers and chosen.priority == "realtime":
+        options.error("--priority realtime is for our client alone")
     for peer in peers:
         install(peer, chosen.folder)
     rows: list[Row] = []
-    real = chosen.first
-    with truth_server(free_port(), first=real) as address:
-        starts = {p.name: start_cpu_s(p, address, chosen.folder / p.name, real) for p in peers}
+    priority = chosen.priority
+    with truth_server(free_port(), priority=priority) as address:
+        starts = {p.name: start_cpu_s(p, address, chosen.folder / p.name, priority) for p in peers}
         for level in levels:
             run = load_of(level)
-            tries = [measure_ours(address, run, "/generate", "ours", real) for _ in range(chosen.repeats)]
+            tries = [measure_ours(address, run, "/generate", "ours", priority) for _ in range(chosen.repeats)]
             rows.append(_median(tries))
-            rows.append(measure_ours(address, run, "/v1/chat/completions", "ours, chat route", real))
+            rows.append(measure_ours(address, run, "/v1/chat/completions", "ours, chat route", priority))
             rows += [
-                measure_peer(peer, address, run, chosen.folder / peer.name, starts[peer.name], real)
+                measure_peer(peer, address, run, chosen.folder / peer.name, starts[peer.name], priority)
                 for peer in peers
             ]
             print(table(rows[-2 - len(peers) :]), flush=True)

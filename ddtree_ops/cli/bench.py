@@ -19,6 +19,7 @@ from ddtree_ops.cli.session import Session, sessions
 from ddtree_ops.cli.trials import whole_numbers
 from ddtree_ops.cli.world import make_world
 from ddtree_ops.measure.client import Closed, Poisson
+from ddtree_ops.measure.metrics import Limits
 from ddtree_ops.measure.record import write_file
 from ddtree_ops.measure.report import Table, number
 from ddtree_ops.measure.terminal import table_lines
@@ -58,6 +59,9 @@ def bench(
         int | None, typer.Option("--max-tokens", min=1, help="Longest answer; else the workload's own.")
     ] = None,
     fresh: Annotated[Fresh, typer.Option("--fresh", help="How prefix caches are kept out.")] = Fresh.UNIQUE,
+    ttft: Annotated[float | None, typer.Option("--ttft", help="Goodput: longest TTFT, ms.")] = None,
+    tpot: Annotated[float | None, typer.Option("--tpot", help="Goodput: longest TPOT, ms.")] = None,
+    e2e: Annotated[float | None, typer.Option("--e2e", help="Goodput: longest whole answer, ms.")] = None,
     driver: Annotated[Driver, typer.Option("--driver", help="Ours, or sglang.bench_serving.")] = Driver.OWN,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for raw samples (JSONL) and CSV.")] = None,
     inventory: opt.InventoryFile = None,
@@ -72,7 +76,13 @@ def bench(
     names = tuple(workloads or ("code", "chat"))
     for name in names:
         workload(name)  # says now what is wrong with it
-    spec = LoadSpec(requests=requests, seconds=seconds, max_tokens=max_tokens, fresh=fresh)
+    spec = LoadSpec(
+        requests=requests,
+        seconds=seconds,
+        max_tokens=max_tokens,
+        fresh=fresh,
+        limits=_limits(ttft, tpot, e2e),
+    )
     screen = make_screen(yes=True)
     world = make_world(screen)
     found = []
@@ -111,10 +121,18 @@ def _rows(
         return measure(run, order)
 
 
+def _limits(ttft: float | None, tpot: float | None, e2e: float | None) -> Limits | None:
+    """Limits in milliseconds as seconds; None without any."""
+    seconds = [None if limit is None else limit / 1000 for limit in (ttft, tpot, e2e)]
+    if seconds == [None] * 3:
+        return None
+    return Limits(ttft_s=seconds[0], tpot_s=seconds[1], e2e_s=seconds[2])
+
+
 def _cells(row: benching.BenchRow) -> tuple[str, ...]:
     summary = row.summary
     figures = (
-        summary.user_rate.mean if summary.user_rate else None,
+        summary.user_rate.p50 if summary.user_rate else None,
         summary.output_rate or summary.output_rate_whole,
         summary.ttft.p50 * 1000 if summary.ttft else None,
         summary.ttft.p99 * 1000 if summary.ttft else None,

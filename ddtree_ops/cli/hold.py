@@ -104,16 +104,19 @@ def _adopted(one: Session, name: str | None) -> tuple[str, bool, Profile]:
 
 
 def _unlocked(one: Session, force: bool) -> str | None:
+    """Who held the lock that is gone now; with force also wakes a guard that a dead run left armed."""
     facts = one.node.probe(venv="")
-    if facts.lock is None:
+    lock = facts.lock
+    if lock is None and not (force and facts.guard):
         return None
-    if facts.lock.expires_in_s > 0 and not force:
+    if lock is not None and lock.expires_in_s > 0 and not force:
         raise UsageError(
             "lock",
-            f"got one of {facts.lock.who} since {facts.lock.since}, expected a dead run's",
-            hint=f"it lapses by itself in {facts.lock.expires_in_s:.0f} s; --force takes it away now",
+            f"got one of {lock.who} since {lock.since}, expected a dead run's",
+            hint=f"it lapses by itself in {lock.expires_in_s:.0f} s; --force takes it away now",
             node=one.host.name,
         )
     removed = one.node.force_unlock()
-    one.node.note(Entry(run=facts.lock.run, by=operator(), event="unlocked", detail={"of": facts.lock.who}))
+    if lock is not None:
+        one.node.note(Entry(run=lock.run, by=operator(), event="unlocked", detail={"of": lock.who}))
     return removed.who if removed else None

@@ -53,7 +53,7 @@ class Setting:
 def cell_values(summary: Summary) -> dict[str, float]:
     """A cell's figures by name, as the ledger keeps them; what the server did not tell is left out."""
     found = {
-        "user_rate": summary.user_rate.mean if summary.user_rate else None,
+        "user_rate": summary.user_rate.p50 if summary.user_rate else None,
         "output_rate": summary.output_rate or summary.output_rate_whole,
         "ttft_ms": summary.ttft.p50 * 1000 if summary.ttft else None,
         "tpot_ms": summary.tpot.p50 * 1000 if summary.tpot else None,

@@ -110,7 +110,7 @@ def _served(run: NodeRun) -> Profile:
 
 def _told(row: BenchRow) -> str:
     summary = row.summary
-    speed = f"{summary.user_rate.mean:.0f} tok/s a user" if summary.user_rate else "no rate"
+    speed = f"{summary.user_rate.p50:.0f} tok/s a user" if summary.user_rate else "no rate"
     accept = summary.accept_token_weighted
     told = f"{row.label}: {speed}" + (f", accept length {accept:.2f}" if accept else "")
     return told if summary.usable else f"{told} ({'; '.join(summary.findings)})"

@@ -15,7 +15,7 @@ from ddtree_ops.engine.http import EngineClient
 from ddtree_ops.engine.prompts import Prompter
 from ddtree_ops.measure.client import Closed, Load, LoadResult, Poisson, Progress, Prompt, Target, run_load
 from ddtree_ops.measure.gpu import GpuLoad, gpu_loads, refuse_simulated
-from ddtree_ops.measure.metrics import Summary, summarise
+from ddtree_ops.measure.metrics import Limits, Summary, summarise
 from ddtree_ops.measure.terminal import sparkline
 from ddtree_ops.measure.workload import Workload, prompts
 from ddtree_ops.model.errors import OpsError, Refused
@@ -45,6 +45,7 @@ class LoadSpec:
     temperature: float = 0.0
     fresh: Fresh = Fresh.UNIQUE
     ignore_eos: bool = False
+    limits: Limits | None = None  # what a request must keep to count as good
     warmup: int | None = None  # None: one request a user, at most 8
 
     def load(self, shape: Closed | Poisson) -> Load:
@@ -100,7 +101,7 @@ class Loader:
         )
         with _gpu_readings(self.run) as readings:
             result = run_load(target, ready, load, on_tick=_Live(self.run, told))
-        return Measured(result=result, summary=summarise(result), gpus=gpu_loads(readings))
+        return Measured(result=result, summary=summarise(result, self.spec.limits), gpus=gpu_loads(readings))
 
     def warm(self, workload: Workload, users: int, *, mark: str, label: str) -> Measured:
         """A first load of one request a user, at most 8."""
