@@ -105,15 +105,16 @@ def apply_step(run: NodeRun, step: PlaybookStep, steps: Mapping[str, Step] = STE
             steps[step.step].apply(run, step, timeout_s)
 
 
-def once_more(run: NodeRun) -> Retrying:
+def once_more(run: NodeRun, back: Callable[[NodeRun], None] | None = None) -> Retrying:
     """A step whose link was lost is done again over a new one; every step may be repeated.
 
-    Before the lock there is nothing to come back for, and a node that was never reached is refused at once.
+    Before the first facts there is nothing to come back for, and a node that cannot be reached is refused at
+    once. `back` makes the new link; left out, it also takes the lease up again, or fails.
     """
     return Retrying(
         retry=retry_if_exception_type(Unreachable),
         stop=stop_after_attempt(2 if run.facts is not None else 1),
-        before_sleep=lambda _: back(run),
+        before_sleep=lambda _: (back or _back_to_go_on)(run),
         wait=wait_none(),
         reraise=True,
     )
@@ -168,7 +169,7 @@ def undo(run: NodeRun, done: list[PlaybookStep]) -> OpsError | None:
         if take_back is None or step.undo == ():
             continue
         try:
-            for attempt in _once_more(run, _back_to_undo):
+            for attempt in once_more(run, _back_to_undo):
                 with attempt:
                     take_back(run, step)
         except OpsError as error:
