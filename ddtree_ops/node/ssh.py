@@ -53,7 +53,7 @@ class SshTarget:
     ssh_config: str | None = None  # path; None: ~/.ssh/config and /etc/ssh/ssh_config
     sudo: bool = True  # run everything through `sudo -n`, unless the login is root
     connect_timeout_s: float = 10.0
-    dead_after_s: float = 20.0  # a link that stays silent for so long is dead
+    dead_after_s: float = 40.0  # a link that stays silent for so long is dead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

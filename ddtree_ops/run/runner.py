@@ -105,23 +105,31 @@ def apply_step(run: NodeRun, step: PlaybookStep, steps: Mapping[str, Step] = STE
             steps[step.step].apply(run, step, timeout_s)
 
 
-def once_more(run: NodeRun) -> Retrying:
+def once_more(run: NodeRun, back: Callable[[NodeRun], None] | None = None) -> Retrying:
     """A step whose link was lost is done again over a new one; every step may be repeated.
 
-    Before the lock there is nothing to come back for, and a node that was never reached is refused at once.
+    Before the first facts there is nothing to come back for, and a node that cannot be reached is refused at
+    once. `back` makes the new link; left out, it also takes the lease up again, or fails.
     """
     return Retrying(
         retry=retry_if_exception_type(Unreachable),
         stop=stop_after_attempt(2 if run.facts is not None else 1),
-        before_sleep=lambda _: _back(run),
+        before_sleep=lambda _: (back or _back_to_go_on)(run),
         wait=wait_none(),
         reraise=True,
     )
 
 
-def _back(run: NodeRun) -> None:
+def _back_to_go_on(run: NodeRun) -> None:
     relink(run)
     resume_lease(run)
+
+
+def _back_to_undo(run: NodeRun) -> None:
+    """The node's guard may have acted in the meantime: then that is the way back."""
+    relink(run)
+    with suppress(OpsError):
+        resume_lease(run)
 
 
 def _failed(run: NodeRun, done: list[PlaybookStep], cause: OpsError | Interrupted) -> NodeResult:
@@ -135,9 +143,7 @@ def _failed(run: NodeRun, done: list[PlaybookStep], cause: OpsError | Interrupte
     run.world.screen.failed(run.name, f"{error.on(run.name)}")
     try:
         if isinstance(cause, Unreachable):
-            relink(run)
-            with suppress(OpsError):  # its guard may have acted: then that is the way back
-                resume_lease(run)
+            _back_to_undo(run)
     except (OpsError, Interrupted):
         out_of_reach = _unproven(run, error)
         return _ended(run, Outcome.UNPROVEN, Unproven.exit_code, error=out_of_reach, failed=failed_release)
@@ -163,7 +169,9 @@ def undo(run: NodeRun, done: list[PlaybookStep]) -> OpsError | None:
         if take_back is None or step.undo == ():
             continue
         try:
-            take_back(run, step)
+            for attempt in once_more(run, _back_to_undo):
+                with attempt:
+                    take_back(run, step)
         except OpsError as error:
             run.world.screen.warn(run.name, f"undo of {step.step}: {error}")
             if step.step in ("install", "guard") and problem is None:

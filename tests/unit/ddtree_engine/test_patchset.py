@@ -16,7 +16,7 @@ def patchset() -> Any:
 
 def test_every_overlay_file_is_listed_and_every_listed_file_is_there(patchset: Any) -> None:
     root = SET / "overlay"
-    there = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+    there = sorted(str(path.relative_to(root)) for path in root.rglob("*.py"))
     assert there == sorted(patchset["overlay"])
 
 
