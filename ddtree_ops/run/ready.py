@@ -118,8 +118,9 @@ class _Watch:
         if str(span.phase) == "ready":
             return "the engine says it is ready"
         share = f" {span.progress:.0%}" if span.progress is not None else ""
+        elapsed = max(0.0, span.elapsed(self._now()))  # the node's clock and ours part by a little
         usual = f" (normal here: {normal[span.label]:.0f} s)" if span.label in normal else ""
-        return f"{span.label}{share}, {span.elapsed(self._now()):.0f} s{usual}"
+        return f"{span.label}{share}, {elapsed:.0f} s{usual}"
 
     def _now(self) -> float:
         """Now on the node's clock, as its own lines and our elapsed time give it."""
