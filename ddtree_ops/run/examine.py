@@ -86,9 +86,9 @@ def _at_once(session: Session, requests: tuple[SmokeRequest, ...]) -> tuple[Gate
     ids = [session.prompt_ids(request) for request in requests]
     session.client.flush_cache()
     answers = session.client.generate_batch(ids, Sampling(max_tokens=TOKENS))
-    named = dict(zip(requests, answers, strict=True))
-    session.answers.update({request.id: answer for request, answer in named.items()})
-    return tuple(text_gate(request, answer) for request, answer in named.items())
+    pairs = tuple(zip(requests, answers, strict=True))
+    session.answers.update({request.id: answer for request, answer in pairs})
+    return tuple(text_gate(request, answer) for request, answer in pairs)
 
 
 def _differing(session: Session, requests: Iterable[SmokeRequest]) -> Iterator[SmokeRequest]:
