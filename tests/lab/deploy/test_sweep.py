@@ -90,7 +90,7 @@ def test_a_sweep_killed_five_times_comes_to_the_same_decision_and_runs_no_cell_t
         ranked["id"] for ranked in whole["ranking"] if ranked["note"].startswith("no difference shown")
     }
     assert ran["decision"]["winner"]["id"] in equal
-    assert (ran["decision"]["final"], whole["final"], ran["release"]) == (True, True, "0")
+    assert (ran["decision"]["final"], whole["final"]) == (True, True)
     state, setting = read_sweep(node.home / "killed")
     assert (len(state.results) >= 8, setting.node) == (True, node.name)
 
@@ -102,6 +102,7 @@ def test_arms_that_garble_are_results_with_their_first_wrong_token_and_the_sweep
     ran = node.ops(
         *words(node, "stock", "--budgets", "7,16", "--topk", "4", "--patches", "none", "--no-baselines"),
         code=0,
+        timeout_s=600,
     ).node
     (failure,) = ran["decision"]["failures"]
     assert (failure["arm"], failure["kind"]) == ("16/4", "garbled")
