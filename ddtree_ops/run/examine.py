@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ddtree_ops.checks.smoke import SmokePlan, SmokePrompt, SmokeRequest, rescore_gate, smoke_plan, text_gate
 from ddtree_ops.checks.tokens import accept_verdict, first_difference, rescore_prompts
 from ddtree_ops.engine.chat_template import ChatTemplate
-from ddtree_ops.engine.http import EngineDown, Sampling
+from ddtree_ops.engine.http import EngineError, Sampling
 from ddtree_ops.engine.prompts import Prompter
 from ddtree_ops.measure.isolate import Verdict
 from ddtree_ops.model.facts import NodeFacts
@@ -40,7 +40,7 @@ class Examined:
 
 
 def examine(run: NodeRun, profile: Profile, timeout_s: float, *, block: int) -> Examined:
-    """Asks the deployed engine; one that dies on the way has crashed, and that is a result too."""
+    """Asks the deployed engine; one that dies or hangs on the way has crashed, and that is a result too."""
     deadline = Deadline(run.world.clock, timeout_s)
     prompts = {request.prompt.id: request.prompt for request in smoke_plan().requests}
     try:
@@ -49,9 +49,9 @@ def examine(run: NodeRun, profile: Profile, timeout_s: float, *, block: int) -> 
             prompter = Prompter(client=client, template=template)
             session = Session(run=run, client=client, prompter=prompter, deadline=deadline)
             seen = _asked(session, prompts)
-    except EngineDown as error:
+    except EngineError as error:
         run.node.observe()  # a lost link is no crash: this raises Unreachable
-        return Examined(single=Verdict.CRASH, evidence=f"the engine died of the prompts: {error.message}")
+        return Examined(single=Verdict.CRASH, evidence=f"the engine failed at the prompts: {error.message}")
     return _judged(profile, block, seen, [session.answers[id_] for id_ in ALONE if id_ in session.answers])
 
 

@@ -32,6 +32,7 @@ from ddtree_ops.run.trials import Trials, Unfit
 from ddtree_ops.run.vary import arm_profile
 
 CELL_S = 20.0  # a cell, until one was measured
+LONGEST_LOAD_S = 1800.0  # of the release that a guard goes back to, where no profile says
 LOAD_S = 300.0  # a load, until this node has shown its own
 TAIL = 200  # journal lines that an engine's death is explained from
 GHOST_POLL_S = 1.0
@@ -74,7 +75,8 @@ def await_ghost(run: NodeRun, ledger: Ledger) -> None:
     The ledger's folder is locked, so a run that it names is dead; a lock of anybody else refuses us later.
     """
     facts = run.node.probe(venv="")
-    deadline = Deadline(run.world.clock, run.host.lease_s + REVERT_MARGIN_S + LOAD_S)
+    load_s = run.asked.profile.load_timeout_s if run.asked.profile else LONGEST_LOAD_S
+    deadline = Deadline(run.world.clock, run.host.lease_s + REVERT_MARGIN_S + load_s)
     while (armed := facts.guard) is not None and armed.run in ledger.runs:
         deadline.check("guard", "one still armed by this sweep's last run")
         left = f"{max(0.0, armed.lease_left_s):.0f} s of its lease left"
