@@ -24,8 +24,8 @@ ALONE = ("poem", "quicksort")
 TOGETHER = ("lighthouse", *ALONE, "tcp", "gcd", "flatten")
 TOKENS = RESCORED = 48
 BLOCK = 16  # what DFLASH assumes when the drafter's config names no block size
-POOR_ACCEPT = 2.0  # a drafter that fits commits more than this; a tree of few nodes can't, and is spared
-POOR_SHARE = 0.25  # of the drafted tokens that an arm with a small budget could commit at best
+POOR_ACCEPT = 1.7  # a drafter that fits commits more than this; a tree of few nodes can't, and is spared
+POOR_SHARE = 0.2  # of the drafted tokens that an arm with a small budget could commit at best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ def examine(run: NodeRun, profile: Profile, timeout_s: float, *, block: int) -> 
     except EngineError as error:
         run.node.observe()  # a lost link is no crash: this raises Unreachable
         return Examined(single=Verdict.CRASH, evidence=f"the engine failed at the prompts: {error.message}")
-    return _judged(profile, block, seen, [session.answers[id_] for id_ in ALONE if id_ in session.answers])
+    return _judged(profile, block, seen, list(session.answers.values()))
 
 
 def examined_gate(run: NodeRun, profile: Profile, timeout_s: float) -> Gate:
@@ -131,11 +131,11 @@ def _of(gates: Iterable[Gate], id_: str) -> Iterable[Gate]:
 
 
 def _judged(
-    profile: Profile, block: int, seen: dict[str, tuple[Gate, ...]], alone: list[Generation]
+    profile: Profile, block: int, seen: dict[str, tuple[Gate, ...]], answers: list[Generation]
 ) -> Examined:
     failed = {check: [gate for gate in gates if not gate.passed] for check, gates in seen.items()}
     verdicts = {check: Verdict.GARBLED if gates else Verdict.OK for check, gates in failed.items()}
-    accept = accept_verdict(alone).token_weighted if profile.speculative else None
+    accept = accept_verdict(answers).token_weighted if profile.speculative else None
     first = next((gate for gates in failed.values() for gate in gates), None)
     evidence = f"{first.prompt}: {first.evidence}" if first else ""
     if verdicts["single"] is Verdict.OK and accept is not None and accept < least_accept(profile, block):
