@@ -111,6 +111,11 @@ class Service(Unit):
             self.result = "resources"
             await self._fallen()
             return False
+        if not self._oneshot and not self._commands("ExecStart"):  # its file went while the job was queued
+            self.say(f"{self.name}: Service has no ExecStart= setting. Refusing.")
+            self.result = "resources"
+            await self._fallen()
+            return False
         if not await self._run_all("ExecStartPre"):
             await self._fallen()
             return False
