@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -186,9 +187,18 @@ def operate(lab: Lab, host: LabHost, home: Path) -> Iterator[Operator]:
     operator = Operator(lab=lab, host=host, home=home)
     unit = operator.file_on_node(f"/etc/systemd/system/{SERVICE}.service")
     found = unit.read_text()
+    wait_until(operator.healthy)
     yield operator
     operator.on_node("/bin/sh", "-c", f"rm -rf {host.state_dir}")
     if unit.read_text() != found:
         unit.write_text(found)
         operator.on_node("systemctl", "daemon-reload")
         operator.on_node("systemctl", "restart", SERVICE)
+    wait_until(operator.healthy)
+
+
+def wait_until(look: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not look():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.2)

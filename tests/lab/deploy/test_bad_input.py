@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import socket
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import asyncssh
@@ -13,7 +13,7 @@ import pytest
 
 from ddtree_ops.lab.hosts import Kind
 
-from .conftest import SERVICE, Operator
+from .conftest import SERVICE, Operator, wait_until
 
 TRITON = "sglang/srt/layers/attention/triton_backend.py"
 
@@ -184,7 +184,9 @@ def test_a_port_held_by_another_process_is_refused_with_its_owner(fresh: Operato
     fresh.profile["port"] = port
     fresh.save()
     try:
-        until(lambda: "squatter.service" in str(fresh.ops("probe", "--json").json["nodes"][0]["listeners"]))
+        wait_until(
+            lambda: "squatter.service" in str(fresh.ops("probe", "--json").json["nodes"][0]["listeners"])
+        )
         error = fresh.deploy(code=3).node["error"]
         assert (error["what"], "squatter.service" in error["message"]) == (f"port {port}", True)
     finally:
@@ -194,19 +196,11 @@ def test_a_port_held_by_another_process_is_refused_with_its_owner(fresh: Operato
 
 
 def test_a_budget_whose_graphs_do_not_fit_the_gpu_is_refused_with_numbers(fresh: Operator) -> None:
-    tool = fresh.file_on_node(
-        "/usr/local/bin/nvidia-smi" if fresh.host.kind is Kind.SYSTEMD else "/bin/nvidia-smi"
-    )
     fresh.profile.update(graph_max_batch=512)
     fresh.save()
-    tool.parent.mkdir(parents=True, exist_ok=True)
-    tool.write_text(SMALL_GPU)
-    tool.chmod(0o755)
-    try:
+    with first_on_path(fresh, "nvidia-smi", SMALL_GPU):
         error = fresh.deploy("--budget", "4000", code=3).node["error"]
-        assert "whose graphs need" in error["message"]
-    finally:
-        tool.unlink()
+    assert "whose graphs need" in error["message"]
 
 
 def test_a_second_operator_is_refused_while_the_first_is_at_work(fresh: Operator) -> None:
@@ -214,7 +208,7 @@ def test_a_second_operator_is_refused_while_the_first_is_at_work(fresh: Operator
     fresh.save()
     first = fresh.start("deploy", "--yes")
     try:
-        until(lambda: fresh.status()["guard"] is not None)
+        wait_until(lambda: fresh.status()["guard"] is not None)
         error = fresh.deploy(code=3).node["error"]
         assert "@" in error["message"] or "run" in error["message"]
     finally:
@@ -236,17 +230,29 @@ def test_a_lock_left_by_a_dead_operator_is_taken_over_or_removed(fresh: Operator
 
 def test_a_skewed_clock_is_said_and_changes_nothing(fresh: Operator) -> None:
     """A python3 first on the node's PATH, whose time.time() is an hour ahead, stands in for the clock."""
-    place = "/usr/local/bin/python3" if fresh.host.kind is Kind.SYSTEMD else "/bin/python3"
-    real = fresh.on_node("/bin/sh", "-c", "command -v python3").strip()
-    tool = fresh.file_on_node(place)
-    tool.parent.mkdir(parents=True, exist_ok=True)
-    tool.write_text(f"#!{real}\n{AHEAD}")
-    tool.chmod(0o755)
-    try:
+    real = fresh.on_node("/bin/sh", "-c", "readlink -f $(command -v python3)").strip()
+    with first_on_path(fresh, "python3", f"#!{real}\n{AHEAD}"):
         ran = fresh.ops("plan", code=0)
-        assert "clock: the node's clock is +3600 s off yours" in ran.err
+    assert "clock: the node's clock is +3600 s off yours" in ran.err
+
+
+@contextmanager
+def first_on_path(operator: Operator, name: str, text: str) -> Iterator[None]:
+    """A program of the node's that comes before any other of its name; what was in its place comes back."""
+    folder = "/usr/local/bin" if operator.host.kind is Kind.SYSTEMD else "/usr/lib/ddtree-lab"
+    place = operator.file_on_node(f"{folder}/{name}")
+    aside = place.with_name(f".{name}.aside")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.exists() or place.is_symlink():
+        place.rename(aside)
+    place.write_text(text)
+    place.chmod(0o755)
+    try:
+        yield
     finally:
-        tool.unlink()
+        place.unlink()
+        if aside.exists() or aside.is_symlink():
+            aside.rename(place)
 
 
 @pytest.mark.systemd
@@ -288,18 +294,11 @@ def test_a_hand_on_ctrl_c_puts_the_node_back(fresh: Operator) -> None:
     fresh.save()
     _, unit = fresh.serving()
     first = fresh.start("deploy", "--yes")
-    until(lambda: SERVICE in fresh.status()["service"] and fresh.status()["release"] == "1")
+    wait_until(lambda: SERVICE in fresh.status()["service"] and fresh.status()["release"] == "1")
     first.send_signal(signal.SIGINT)
     assert first.wait(120) == 130
     assert fresh.serving()[1] == unit
     assert fresh.healthy()
-
-
-def until(look: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not look():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.2)
 
 
 AHEAD = """\
