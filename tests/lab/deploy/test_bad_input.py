@@ -230,7 +230,7 @@ def test_a_lock_left_by_a_dead_operator_is_taken_over_or_removed(fresh: Operator
 
 def test_a_skewed_clock_is_said_and_changes_nothing(fresh: Operator) -> None:
     """A python3 first on the node's PATH, whose time.time() is an hour ahead, stands in for the clock."""
-    real = fresh.on_node("/bin/sh", "-c", "readlink -f $(command -v python3)").strip()
+    real = fresh.on_node("python3", "-c", "import sys; print(sys.executable)").strip()
     with first_on_path(fresh, "python3", f"#!{real}\n{AHEAD}"):
         ran = fresh.ops("plan", code=0)
     assert "clock: the node's clock is +3600 s off yours" in ran.err
