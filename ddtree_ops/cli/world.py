@@ -74,6 +74,7 @@ def connect(host: Host) -> AbstractContextManager[SshLink]:
             known_hosts=(known,) if (known := _home(host.known_hosts)) else (),
             sudo=host.sudo,
             connect_timeout_s=host.connect_timeout_s,
+            dead_after_s=host.dead_after_s,
         )
     )
 

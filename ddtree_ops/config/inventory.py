@@ -38,6 +38,7 @@ class HostKeys(BaseModel):
     profile: Word | None = None
     lease_s: Annotated[float, Field(ge=5, strict=False)] | None = None
     connect_timeout_s: Annotated[float, Field(gt=0, le=300, strict=False)] | None = None
+    dead_after_s: Annotated[float, Field(ge=2, le=600, strict=False)] | None = None
 
 
 class ProfileKeys(BaseModel):

@@ -21,3 +21,4 @@ class Host:
     profile: str | None = None
     lease_s: float = 120.0  # how long the node waits for its operator before it reverts by itself
     connect_timeout_s: float = 10.0
+    dead_after_s: float = 40.0  # a link that stays silent for so long is given up and made anew

@@ -22,6 +22,7 @@ from ddtree_ops.node.node import Node
 from ddtree_ops.node.ssh import Ran, SshLink, SshTarget
 
 from .conftest import Node as LabNode
+from .conftest import eventually
 
 
 @pytest.fixture
@@ -272,9 +273,7 @@ class TestTunnels:
             near.sendall(b"POST /generate HTTP/1.1\r\n")
         with near:
             assert near.recv(1) == b""
-        assert [
-            thread for thread in threading.enumerate() if thread not in before and thread.is_alive()
-        ] == []
+        eventually(lambda: [one for one in threading.enumerate() if one not in before], [])
 
 
 def _post(port: int) -> bytes:

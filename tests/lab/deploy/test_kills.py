@@ -22,6 +22,7 @@ STEPS = tuple(
     if step != "plan"
 )
 LEASE_S = 6
+DEAD_AFTER_S = 6
 SETTLE_S = 90.0
 ENDINGS = ("killed", "cut", "rebooted")
 
@@ -138,7 +139,10 @@ def test_a_node_is_never_left_between_releases(hosts: Lab, tmp_path: Path) -> No
     for ending, host in zip(ENDINGS, hosts.status(), strict=True):
         home = tmp_path / ending
         home.mkdir()
-        operators.append((ending, next(operate(hosts, host, home))))
+        operator = next(operate(hosts, host, home))
+        operator.inventory["defaults"]["dead_after_s"] = DEAD_AFTER_S
+        operator.save()
+        operators.append((ending, operator))
     with ThreadPoolExecutor(len(ENDINGS)) as pool:
         found = list(pool.map(lambda pair: story(*pair), operators))
     assert [line for lines in found for line in lines] == []
