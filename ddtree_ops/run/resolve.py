@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from ddtree_ops.engine.flags import engine_argv, engine_environment
 from ddtree_ops.model.errors import OpsError, Refused, UsageError
-from ddtree_ops.model.facts import DdtreeFlags, NodeFacts
+from ddtree_ops.model.facts import DdtreeFlags, NodeFacts, Sources
 from ddtree_ops.model.host import Host
 from ddtree_ops.model.patch import PatchedTree
 from ddtree_ops.model.plan import Goal
@@ -21,6 +21,7 @@ from ddtree_ops.model.release import Release
 from ddtree_ops.node.node import Node
 from ddtree_ops.node.ssh import SshLink
 from ddtree_ops.patching.apply import apply_sets, needed_files, resolve
+from ddtree_ops.patching.recognise import State, recognise_node
 from ddtree_ops.plan.adopt import adopt, carried
 from ddtree_ops.plan.goal import Launch, build_goal, drifted, found_release, next_id
 from ddtree_ops.plan.preflight import ModelShape
@@ -44,7 +45,7 @@ def probe(node: Node, asked: Asked, patches: Path) -> NodeFacts:
         profile = running_profile(facts, node.service)
     sets = asked.patches if asked.patches is not None else profile.patches
     candidates = sets if sets is not None else CANDIDATES
-    return node.probe(
+    facts = node.probe(
         venv=profile.venv,
         launcher=profile.launcher,
         port=profile.port,
@@ -52,6 +53,17 @@ def probe(node: Node, asked: Asked, patches: Path) -> NodeFacts:
         paths=tuple(path for path in (profile.model, profile.drafter) if path and path.startswith("/")),
         read=needed_files(candidates, patches),
     )
+    return _recognised(facts, patches)
+
+
+def _recognised(facts: NodeFacts, patches: Path) -> NodeFacts:
+    """The facts with sources that our own sets explain called patched; the node knows no patch sets."""
+    if facts.sglang.sources is not Sources.MODIFIED:
+        return facts
+    record = {file.path: file.recorded for file in facts.sglang.modified if file.recorded}
+    if recognise_node(facts.sglang, record, patches).state is not State.PATCHED:
+        return facts
+    return replace(facts, sglang=replace(facts.sglang, sources=Sources.PATCHED))
 
 
 def current_release(facts: NodeFacts) -> Release | None:

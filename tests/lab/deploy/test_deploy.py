@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
-from .conftest import SERVICE, Operator
+from ddtree_ops.patching.apply import apply_sets
+
+from .conftest import ROOT, SERVICE, Operator
 
 
 def test_a_deploy_takes_a_hand_written_unit_to_a_proven_release(fresh: Operator) -> None:
@@ -95,3 +97,17 @@ def test_logs_print_the_engine_s_journal(fresh: Operator) -> None:
 def test_json_is_one_document_and_nothing_else_is_on_stdout(fresh: Operator) -> None:
     for words in (("probe",), ("status",), ("history",), ("plan",)):
         json.loads(fresh.ops(*words, "--json", code=0).out)
+
+
+def test_sources_patched_in_place_by_our_own_set_are_recognised(fresh: Operator) -> None:
+    (site,) = fresh.file_on_node("/opt/sglang/lib").glob("python3.*/site-packages")
+    file = site / "sglang/srt/layers/attention/triton_backend.py"
+    stock = file.read_text()
+    sets = ROOT / "patches"
+    made = apply_sets(["verify-width"], sets, lambda path: (site / path).read_text(), "0.5.11")
+    file.write_text(made.files[0].after)
+    try:
+        assert "sources patched" in fresh.ops("probe", code=0).out
+        assert "verify-width: applied" in fresh.ops("patch", "check", code=0).out
+    finally:
+        file.write_text(stock)
