@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
 CHUNK = 65536
+PATIENCE_S = 3.0  # for connections to end by themselves once their near end is closed
 
 
 class Pipe(Protocol):
@@ -51,10 +53,20 @@ class Tunnel:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept
         self._listener.close()
+        # Only the near ends are closed here. A channel that is closed while another thread reads or writes
+        # it can send on after its CLOSE, and an SSH server ends the whole link for that.
+        for near, _ in ends:
+            with contextlib.suppress(OSError):
+                near.shutdown(socket.SHUT_RDWR)
+        self._wait(PATIENCE_S)
         for near, far in ends:
-            _close(near, far)
+            _close(near, far)  # a far side that took no notice of our end of file
+        self._wait(PATIENCE_S)
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
         for thread in self._threads:
-            thread.join(timeout=5)
+            thread.join(timeout=max(0.0, until - time.monotonic()))
 
     def _start(self, target: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, name="tunnel", daemon=True)
@@ -80,7 +92,8 @@ class Tunnel:
             self._open.add((near, far))
             closing = self._closing
         if closing:
-            _close(near, far)
+            with contextlib.suppress(OSError):
+                near.shutdown(socket.SHUT_RDWR)
         back = threading.Thread(target=_pump, args=(far.recv, near.sendall, lambda: _end(near)), daemon=True)
         back.start()
         _pump(near.recv, far.sendall, far.shutdown_write)
