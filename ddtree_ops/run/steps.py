@@ -10,7 +10,7 @@ from ddtree_ops.model.errors import Failed, OpsError, Refused, Unproven
 from ddtree_ops.model.facts import Sources
 from ddtree_ops.model.plan import Goal, PlaybookStep
 from ddtree_ops.model.profile import Profile
-from ddtree_ops.model.release import FOUND, Gate, Release
+from ddtree_ops.model.release import Gate, Release
 from ddtree_ops.node.values import Entry, Proof
 from ddtree_ops.patching.apply import unified_diff
 from ddtree_ops.plan.plan import make_plan
@@ -358,6 +358,3 @@ def _own(run: NodeRun, argv: tuple[str, ...], where: str, timeout_s: float) -> N
             "command",
             f"got exit {code} of {' '.join(argv)}, expected 0: {output.decode(errors='replace')[-400:]}",
         )
-
-
-__all__ = ["FOUND", "STEPS", "Step", "Stop"]

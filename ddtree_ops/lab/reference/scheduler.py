@@ -96,7 +96,7 @@ class Scheduler(threading.Thread):
                     self._step()
                 with self._wake:
                     self._retire()
-        except Exception:
+        except Exception:  # whatever it is, a scheduler dies of it, and says so
             self.crash(traceback.format_exc())
 
     def crash(self, trace: str) -> None:

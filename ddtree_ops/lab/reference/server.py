@@ -33,7 +33,7 @@ def launch(argv: Sequence[str]) -> None:
     faults = Faults.planted()
     try:
         runner = load(args, faults)
-    except Exception:
+    except Exception:  # whatever it is, the load has failed, and the log says of what
         log.engine.error("Scheduler hit an exception: %s", traceback.format_exc())
         log.engine.error("Received sigquit from a child process. It usually means the child failed.")
         _kill_self()

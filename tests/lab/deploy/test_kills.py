@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from ruamel.yaml import YAML
 
 from ddtree_ops.lab.hosts import Kind, Lab
 
+from ..conftest import need
 from .conftest import ROOT, SERVICE, Operator, operate
 
 STEPS = tuple(
@@ -123,12 +123,7 @@ def wait_for(look: Callable[[], bool], seconds: float) -> None:
 
 @pytest.fixture(scope="module")
 def hosts(fleet: Callable[[Kind, int], Lab]) -> Lab:
-    from ddtree_ops.lab.systemd.lab import why_not
-
-    if why_not():
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"CI must run the systemd hosts: {why_not()}")
-        pytest.skip(why_not())
+    need(Kind.SYSTEMD)
     return fleet(Kind.SYSTEMD, len(ENDINGS))
 
 
