@@ -10,7 +10,8 @@ def prints(script: str, *lines: str) -> str:
 
 
 def test_lines_of_a_unit_carry_message_unit_and_invocation(node: Node) -> None:
-    node.unit("j1.service", prints("echo one; echo two >&2"))
+    # it lives until its lines are read: journald looks a dead unit's invocation up in vain
+    node.unit("j1.service", "[Service]\nExecStart=/bin/sh -c 'echo one; echo two >&2; sleep 100'\n")
     node.sh("systemctl", "start", "j1")
     eventually(lambda: {"one", "two"} <= set(node.messages("j1")), True)
     entry = next(entry for entry in node.journal("j1") if entry["MESSAGE"] == "one")
@@ -99,7 +100,8 @@ def test_one_invocation_can_be_asked_for(node: Node) -> None:
 
 
 def test_progress_bars_and_colours_come_as_bytes(node: Node) -> None:
-    node.unit("j8.service", prints(r"printf \"\\033[32mgreen\\033[0m\\na\\rb\\n\\ttab ü\\n\"; sleep 0.1"))
+    script = r"printf \"\\033[32mgreen\\033[0m\\na\\rb\\n\\ttab ü\\n\"; sleep 100"
+    node.unit("j8.service", f"[Service]\nExecStart=/bin/sh -c '{script}'\n")
     node.sh("systemctl", "start", "j8")
 
     def printed() -> list[object]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ddtree_ops.lab.hosts import Lab
+from ddtree_ops.lab.ports import free_port
 from ddtree_ops.model.errors import OpsError, Refused
 from ddtree_ops.model.facts import Guard
 from ddtree_ops.model.profile import Profile
@@ -28,14 +28,9 @@ from .conftest import Node as LabNode
 TINY = Path(__file__).with_name("tiny_engine.py")
 RUN, BY = "run-1", "ann@laptop"
 LONG, SHORT = 60.0, 2.0
+PROOF_S = 60.0  # far above what an engine of a few lines takes, also on a machine with other work
 GOOD, BAD = "", "--broken"
 _number = itertools.count()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def target(lab: Lab) -> SshTarget:
@@ -101,7 +96,7 @@ WantedBy=multi-user.target
     def armed(self, lease_s: float, *, options: str = BAD, proof: bool = True) -> Guard:
         """All that a deploy does before it installs."""
         self.node.found(self.release("0", GOOD))
-        judged = Proof(port=self.port, text="a poem", deadline_s=20)
+        judged = Proof(port=self.port, text="a poem", deadline_s=PROOF_S)
         guard = self.node.arm(
             run=RUN, by=BY, release="1", previous="0", lease_s=lease_s, proof=judged if proof else None
         )
@@ -122,7 +117,7 @@ WantedBy=multi-user.target
                 release="1",
                 previous="0",
                 lease_s=lease_s,
-                proof=Proof(port=self.port, text="a poem", deadline_s=20),
+                proof=Proof(port=self.port, text="a poem", deadline_s=PROOF_S),
             )
 
     def until(self, look: Callable[[], bool], seconds: float = 90) -> None:
@@ -254,7 +249,7 @@ def test_a_revert_that_a_reboot_cuts_short_is_finished_after_it(rig: Rig) -> Non
     )
     rig = rebooted(rig)
     ended = rig.until_settled()
-    assert (ended.event, ended.release, ended.detail["proven"]) == ("reverted", "0", True)
+    assert (ended.event, ended.release, ended.detail["proven"]) == ("reverted", "0", True), ended.detail
     assert rig.unit_in_place() == rig.unit("--load 4")
     assert [event for _, event, _ in rig.events()] == ["armed", "reverting", "reverted"]
 
@@ -268,7 +263,9 @@ def test_a_guard_killed_while_it_proves_is_started_again_and_does_not_restart_tw
     pid = int(rig.on.show(f"ddtree-ops-guard-{rig.service}.service", "MainPID")["MainPID"])
     rig.lab.kill(rig.on.host.name, pid)
     ended = rig.until_settled()
-    assert (ended.event, ended.detail["proven"], rig.invocation()) == ("reverted", True, serving)
+    assert (ended.event, ended.detail["proven"], rig.invocation()) == ("reverted", True, serving), (
+        ended.detail
+    )
 
 
 def _loading_again(rig: Rig) -> bool:

@@ -7,7 +7,6 @@ import getpass
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from ddtree_ops.lab.embedded.server import install_stand_ins
 from ddtree_ops.lab.hosts import Kind, Lab, LabHost
 from ddtree_ops.lab.image import copy_image, node_image
 from ddtree_ops.lab.node import write_inventory, write_unit
+from ddtree_ops.lab.ports import free_port
 from ddtree_ops.model.errors import Failed
 
 _START_TIMEOUT_S = 30.0
@@ -94,7 +94,7 @@ class EmbeddedLab(Lab):
 
     def _new_host(self, index: int) -> LabHost:
         name = "lab" if index == 0 else f"lab-{index + 1}"
-        return self._host(name, port=_free_port(), engine_port=_free_port())
+        return self._host(name, port=free_port(), engine_port=free_port())
 
     def _host(self, name: str, *, port: int, engine_port: int) -> LabHost:
         return LabHost(
@@ -210,9 +210,3 @@ class EmbeddedLab(Lab):
         (self.state / "known_hosts").write_text("".join(lines))
         (self.state / "nodes.json").write_text(json.dumps(ports, indent=1))
         write_inventory(self.inventory, hosts)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from ddtree_ops.lab import reference
+from ddtree_ops.lab.ports import free_port
 from ddtree_ops.lab.reference.faults import Faults
 from ddtree_ops.lab.reference.request import Request, Sampling
 from ddtree_ops.lab.reference.runner import Runner
@@ -218,13 +218,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = tmp_path_factory.mktemp("venv-site")
     shutil.copytree(PACKAGE, site / "reference_engine", ignore=shutil.ignore_patterns("__pycache__"))
     return site
-
-
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def command(port: int, *, speculative: bool, extra: Sequence[str]) -> list[str]:
