@@ -3,14 +3,15 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV ?= .venv
 PROOF_VENV ?= .venv-proof
-# by file, since nodes are booted once a file; tests wait for engines as often as they compute
-PYTEST_FLAGS ?= -n 3 --dist loadfile
+# by file, since nodes are booted once a file, and in the files' own order, which has the longest first; tests wait
+# for engines as often as they compute
+PYTEST_FLAGS ?= -n 3 --dist loadfile --no-loadscope-reorder --durations 15
 PIP = -m pip --disable-pip-version-check install -qq --no-input
 # small matrices: threads only get into each other's way
 export OMP_NUM_THREADS = 1
 export OPENBLAS_NUM_THREADS = 1
 
-.PHONY: demo setup test lint types layers tests proof lock clean
+.PHONY: demo setup test lint types layers tests long proof lock clean
 
 demo: $(VENV)/.run  ## an embedded node, and a deploy to it
 	$(VENV)/bin/ddtree-ops deploy --host lab --yes
@@ -30,7 +31,10 @@ layers: $(VENV)/.dev
 	$(VENV)/bin/lint-imports --no-cache
 
 tests: $(VENV)/.dev
-	$(VENV)/bin/pytest -ra -m "not proof" $(PYTEST_FLAGS)
+	$(VENV)/bin/pytest -ra -m "not proof and not long" $(PYTEST_FLAGS)
+
+long: $(VENV)/.dev  ## what takes an hour and more
+	$(VENV)/bin/pytest -ra -m long
 
 proof: $(PROOF_VENV)/.proof  ## the tests that need torch and triton
 	$(PROOF_VENV)/bin/pytest -ra -m proof $(PYTEST_FLAGS)

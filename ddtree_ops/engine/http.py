@@ -264,7 +264,7 @@ class EngineClient:
 
 _LOGS = "ddtree-ops logs shows what the engine does; ddtree-ops status whether it runs"
 _HINTS = {
-    401: "the engine wants an API key: put it into the profile's environment_file",
+    401: "put the key into the profile's environment_file, and --api-key ${NAME} into its extra_flags",
     404: "this SGLang does not offer the route; ddtree-ops probe shows its version",
     503: "the engine is starting, draining or unhealthy; " + _LOGS,
 }

@@ -156,6 +156,10 @@ class Node:
         """Asks systemd for a restart and does not wait for it; stops a service without a unit."""
         return self._as(replies.RESTARTED, "restart", run=run)
 
+    def api_key(self) -> str:
+        """The key that the service's engine wants of its clients; "" where it wants none."""
+        return self._as(replies.TEXT, "api_key") or ""
+
     def observe(self, cursor: str = "", *, port: int | None = None, tail: int = 0) -> Observation:
         """The unit and its journal since `cursor`; "" starts here, after the last `tail` lines."""
         return self._as(replies.OBSERVATION, "observe", cursor=cursor, port=port, tail=tail)

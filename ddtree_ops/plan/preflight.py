@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 
+from ddtree_ops.config.unit import parse_unit, split_words
+from ddtree_ops.engine.words import flag_value
 from ddtree_ops.model.errors import OpsError, Refused, UsageError
 from ddtree_ops.model.facts import DdtreeFlags, NodeFacts, Sources
 from ddtree_ops.model.profile import Profile
+from ddtree_ops.patching.proof.memory import graph_buffers
 
 DISK_MIB = 256  # a release tree is about 34 MB where hard links fail, plus head room
 SKEW_S = 30.0
 MIB = 1 << 20
+STATIC_FRACTION = 0.88  # SGLang's default for weights and KV lies between 0.8 and 0.9, by GPU
+SECRET_FLAGS = ("--api-key", "--admin-api-key", "--ssl-keyfile-password")
+GRAPH_BUFFERS = "KV indices, mask and logits"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +26,8 @@ class ModelShape:
 
     vocab: int | None = None
     context: int | None = None
+    heads: int | None = None  # of queries
+    value_dim: int | None = None  # of one head as the KV cache holds it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +63,22 @@ def warnings(facts: NodeFacts) -> tuple[str, ...]:
             f"clock: the node's clock is {facts.clock_skew_s:+.0f} s off yours; "
             "leases run on its own monotonic clock, journal times are the node's"
         )
+    if _written_out(facts.unit.text or ""):
+        lines.append(
+            "unit: it holds a secret in its text, expected ${NAME} there and NAME in an EnvironmentFile="
+        )
     if facts.unit.drop_ins:
         lines.append(f"unit: drop-ins apply on top of the rendered unit: {', '.join(facts.unit.drop_ins)}")
     if not facts.gpus:
         lines.append(f"gpu: {facts.gpu_note or 'none found'}")
     return tuple(lines)
+
+
+def _written_out(unit: str) -> bool:
+    """Whether a unit's text holds a secret itself, not the name of a variable that does."""
+    words = split_words(parse_unit(unit).value("Service", "ExecStart") or "")
+    values = (flag_value(words, flag) for flag in SECRET_FLAGS)
+    return any(value and not value.startswith("$") for value in values)
 
 
 def _rights(facts: NodeFacts) -> Iterator[OpsError]:
@@ -169,21 +187,21 @@ def _memory(facts: NodeFacts, intent: Intent) -> Iterator[OpsError]:
     if need is None or not facts.gpus:
         return
     smallest = min(facts.gpus, key=lambda gpu: gpu.memory_total_mib)
-    room = smallest.memory_total_mib * (1 - _static_fraction(intent.profile))
+    room = smallest.memory_total_mib * (1 - _number(intent.profile, "--mem-fraction-static", STATIC_FRACTION))
     if need > room:
         yield Refused(
             "budget",
-            f"got {intent.profile.budget}, whose graphs need {need:,.0f} MiB for mask and logits, "
+            f"got {intent.profile.budget}, whose graphs need {need:,.0f} MiB for {GRAPH_BUFFERS}, "
             f"expected at most the {room:,.0f} MiB that GPU {smallest.index} leaves beside weights and KV",
             hint="a smaller --budget, graph_max_batch or --mem-fraction-static",
         )
 
 
 def graph_memory_mib(profile: Profile, shape: ModelShape) -> float | None:
-    """MiB of the verify graph's mask (1 B) and logits (4 B); None when a size is unknown.
+    """MiB of a verify graph's static buffers on each GPU; None when vocabulary or context is unknown.
 
-    The mask buffer of SGLang's Triton backend holds batch × width × context entries, logits are
-    batch × width × vocabulary, both captured at the largest batch.
+    What SGLang's Triton backend allocates (see `graph_buffers`) and the float32 logits of each token,
+    captured at the largest batch. Partial attention sums are left out where heads are unknown.
     """
     width, batch = profile.verify_width, profile.graph_max_batch
     if (
@@ -194,13 +212,19 @@ def graph_memory_mib(profile: Profile, shape: ModelShape) -> float | None:
         or shape.context is None
     ):
         return None
-    tokens = batch * width
-    return (tokens * shape.context + 4 * tokens * shape.vocab / profile.tp) / MIB
+    attention = graph_buffers(
+        batch=batch,
+        width=width,
+        context=int(_number(profile, "--context-length", shape.context)),
+        query_heads=-(-(shape.heads or 0) // profile.tp),
+        value_dim=shape.value_dim or 0,
+    )
+    return (attention.total + 4 * batch * width * shape.vocab / profile.tp) / MIB
 
 
-def _static_fraction(profile: Profile) -> float:
-    flags = profile.extra_flags
-    for name, value in pairwise(flags):
-        if name == "--mem-fraction-static":
-            return float(value)
-    return 0.88  # SGLang's default lies between 0.8 and 0.9, by GPU
+def _number(profile: Profile, flag: str, otherwise: float) -> float:
+    """What the profile hands on with a flag; what is no number is SGLang's to refuse."""
+    try:
+        return float(flag_value(profile.extra_flags, flag) or otherwise)
+    except ValueError:
+        return otherwise

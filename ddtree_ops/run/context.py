@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddtree_ops.engine.http import EngineClient
+from ddtree_ops.engine.words import flag_value
 from ddtree_ops.model.errors import OpsError
 from ddtree_ops.model.facts import NodeFacts
 from ddtree_ops.model.host import Host
@@ -124,7 +125,7 @@ class NodeRun:
     @contextmanager
     def engine(self, profile: Profile) -> Iterator[EngineClient]:
         """A client of the node's engine, through the tunnel."""
-        with self.tunnel(profile) as port, self.client(port) as client:
+        with self.tunnel(profile) as port, self.client(profile, port) as client:
             yield client
 
     def tunnel(self, profile: Profile) -> AbstractContextManager[int]:
@@ -132,6 +133,16 @@ class NodeRun:
         host = "127.0.0.1" if profile.host in ("0.0.0.0", "::") else profile.host
         return self.link.forward(profile.port, host)
 
-    def client(self, port: int) -> EngineClient:
+    def client(self, profile: Profile, port: int) -> EngineClient:
         """A client of the engine behind a tunnel's port."""
-        return EngineClient(base_url=f"http://127.0.0.1:{port}", clock=self.world.clock, node=self.name)
+        return EngineClient(
+            base_url=f"http://127.0.0.1:{port}",
+            clock=self.world.clock,
+            node=self.name,
+            api_key=self.api_key(profile),
+        )
+
+    def api_key(self, profile: Profile) -> str | None:
+        """What the node's engine wants of its clients, asked for where the profile says that it wants one."""
+        keyed = flag_value(profile.extra_flags, "--api-key") is not None
+        return self.node.api_key() or None if keyed else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -12,18 +11,17 @@ from ddtree_ops.engine.chat_template import ChatTemplate
 from ddtree_ops.engine.http import EngineError, Sampling
 from ddtree_ops.engine.prompts import Prompter
 from ddtree_ops.measure.isolate import Verdict
-from ddtree_ops.model.facts import NodeFacts
 from ddtree_ops.model.generation import Generation
 from ddtree_ops.model.profile import Profile
 from ddtree_ops.model.release import Gate
 from ddtree_ops.run.clock import Deadline
 from ddtree_ops.run.context import NodeRun
+from ddtree_ops.run.models import drafter_block
 from ddtree_ops.run.smoke import Session
 
 ALONE = ("poem", "quicksort")
 TOGETHER = ("lighthouse", *ALONE, "tcp", "gcd", "flatten")
 TOKENS = RESCORED = 48
-BLOCK = 16  # what DFLASH assumes when the drafter's config names no block size
 POOR_ACCEPT = 1.7  # a drafter that fits commits more than this; a tree of few nodes can't, and is spared
 POOR_SHARE = 0.2  # of the drafted tokens that an arm with a small budget could commit at best
 
@@ -57,7 +55,7 @@ def examine(run: NodeRun, profile: Profile, timeout_s: float, *, block: int) -> 
 
 def examined_gate(run: NodeRun, profile: Profile, timeout_s: float) -> Gate:
     """The same as one verdict, for playbooks that judge by it."""
-    block = drafter_block(run, profile.drafter) if profile.drafter else BLOCK
+    block = drafter_block(run, profile.drafter)
     seen = examine(run, profile, timeout_s, block=block)
     verdicts = {"alone": seen.single, "with others": seen.batch, "after a prefix hit": seen.cached}
     told = ", ".join(f"{check}: {verdict}" for check, verdict in verdicts.items())
@@ -154,19 +152,3 @@ def least_accept(profile: Profile, block: int) -> float:
     """The accept length that a drafter which fits its target reaches with this profile."""
     deepest = block - 1 if profile.budget is None else min(profile.budget, block - 1)
     return min(POOR_ACCEPT, 1 + POOR_SHARE * deepest)
-
-
-def drafter_block(run: NodeRun, drafter: str) -> int:
-    """The block size in the drafter's own config.json, where the node has that file."""
-    if not drafter.startswith("/"):
-        return BLOCK
-    facts: NodeFacts = run.node.probe(venv="", model=drafter)
-    try:
-        config = json.loads(dict(facts.model_files).get("config.json", "{}"))
-    except ValueError:
-        return BLOCK
-    for part in (config, config.get("dflash_config")):
-        size = part.get("block_size") if isinstance(part, dict) else None
-        if isinstance(size, int) and size > 1:
-            return size
-    return BLOCK

@@ -14,7 +14,8 @@ from ddtree_ops.model.result import NodeResult, Outcome
 from ddtree_ops.patching.apply import resolve as resolve_sets
 from ddtree_ops.run import resolve
 from ddtree_ops.run.context import Asked, NodeRun, World
-from ddtree_ops.run.examine import BLOCK, Examined, drafter_block, examine
+from ddtree_ops.run.examine import Examined, examine
+from ddtree_ops.run.models import BLOCK, drafter_block
 from ddtree_ops.run.runner import run_on_node
 from ddtree_ops.run.steps import Step
 from ddtree_ops.run.trials import Trials, Unfit

@@ -98,6 +98,7 @@ class Loader:
             port=self.port,
             temperature=self.spec.temperature,
             ignore_eos=self.spec.ignore_eos,
+            api_key=self.client.api_key or "",
         )
         with _gpu_readings(self.run) as readings:
             result = run_load(target, ready, load, on_tick=_Live(self.run, told))
@@ -130,7 +131,7 @@ def loader(run: NodeRun, profile: Profile, spec: LoadSpec) -> Iterator[Loader]:
     """Opens the tunnel for loads; Refused where the engine would invent its accept length."""
     refuse_simulated_engine(run, profile)
     template = ChatTemplate.from_files(dict(run.known().model_files))
-    with run.tunnel(profile) as port, run.client(port) as client:
+    with run.tunnel(profile) as port, run.client(profile, port) as client:
         prompter = Prompter(client=client, template=template)
         yield Loader(run=run, client=client, prompter=prompter, port=port, spec=spec)
 

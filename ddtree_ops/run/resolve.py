@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +23,6 @@ from ddtree_ops.patching.apply import apply_sets, needed_files, resolve
 from ddtree_ops.patching.recognise import State, recognise_node
 from ddtree_ops.plan.adopt import adopt, carried
 from ddtree_ops.plan.goal import Launch, build_goal, drifted, found_release, next_id
-from ddtree_ops.plan.preflight import ModelShape
 from ddtree_ops.run.context import Asked, NodeRun
 
 RELEASE = TypeAdapter(Release)
@@ -137,20 +135,6 @@ def launch_of(profile: Profile, facts: NodeFacts, provides: frozenset[str]) -> L
 def provided_by(sets: tuple[str, ...], patches: Path) -> frozenset[str]:
     """What the sets, and those that they include, add to SGLang for a profile to rely on."""
     return frozenset(name for found in resolve(sets, patches) for name in found.provides)
-
-
-def model_shape(facts: NodeFacts) -> ModelShape:
-    """Vocabulary and context of the model, where the node could read its config.json."""
-    try:
-        config = json.loads(dict(facts.model_files).get("config.json", "{}"))
-    except ValueError:
-        config = {}
-    text = config.get("text_config", config)  # models that see keep their language part there
-    vocab, context = text.get("vocab_size"), text.get("max_position_embeddings")
-    return ModelShape(
-        vocab=vocab if isinstance(vocab, int) else None,
-        context=context if isinstance(context, int) else None,
-    )
 
 
 def settle_current(run: NodeRun) -> Release:

@@ -11,12 +11,13 @@ from ddtree_ops.model.facts import Gpu, NodeFacts
 from ddtree_ops.model.profile import Profile
 from ddtree_ops.model.release import Gate
 from ddtree_ops.patching.proof.bundle import script
-from ddtree_ops.plan.preflight import graph_memory_mib
+from ddtree_ops.plan.preflight import GRAPH_BUFFERS, graph_memory_mib
 from ddtree_ops.run.context import NodeRun
-from ddtree_ops.run.resolve import model_shape
+from ddtree_ops.run.models import drafter_block, model_shape
 
-NEED_MIB = 2048  # torch's own context and the proof's tensors at its largest case
-CASES = 60
+NEED_MIB = (
+    3072  # the proof's tensors at budget 128 and batch 48 took 2,134 on an H200; torch's own beside them
+)
 BATCHES = (1, 3, 8)
 TELLING = ("budget", "topk", "cuda_graph", "graph_max_batch", "patches", "sglang", "release")
 
@@ -54,22 +55,25 @@ def need_room(facts: NodeFacts, *, beside: bool) -> None:
 
 
 def prove(run: NodeRun, profile: Profile, site: str, timeout_s: float) -> Gate:
-    """One proof under the node's venv: eager, and with graphs on also capture and replay; bf16."""
+    """One proof under the node's venv, bf16: eager, and with graphs on a CUDA graph captured and replayed."""
     gpu = _roomiest(run.known())
     batches = sorted({*BATCHES, profile.graph_max_batch or max(BATCHES)})
     argv = (
-        "--tree", site, "--device", "cuda", "--dtype", "bfloat16", "--compact", "--until-wrong", "3",
-        "--budgets", str(profile.budget), "--batches", ",".join(map(str, batches)), "--cases", str(CASES),
+        "--selftest", "--graphs" if profile.cuda_graph else "--no-graphs", "--compact",
+        "--tree", site, "--device", "cuda", "--dtype", "bfloat16", "--budgets", str(profile.budget),
+        "--batches", ",".join(map(str, batches)), "--block", str(drafter_block(run, profile.drafter)),
     )  # fmt: skip
-    run.world.screen.progress(run.name, f"{CASES} trees of budget {profile.budget} on GPU {gpu.index}")
+    sizes = ", ".join(map(str, batches))
+    run.world.screen.progress(run.name, f"budget {profile.budget}, batches {sizes} on GPU {gpu.index}")
     ran = run.link.run(
         ("env", f"CUDA_VISIBLE_DEVICES={gpu.index}", f"{profile.venv}/bin/python", "-"),
         stdin=script(argv).encode(),
         timeout_s=timeout_s,
     )
     document = _document(ran.stdout)
-    if document is None:
-        last = (ran.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+    if "cases" not in document:
+        lines = ran.stderr.decode(errors="replace").strip().splitlines()
+        last = document.get("error") or (lines or ["no message"])[-1]
         raise Failed(
             "selftest",
             f"got exit {ran.code} ({last}), expected a verdict",
@@ -93,12 +97,13 @@ def _roomiest(facts: NodeFacts) -> Gpu:
     return max(facts.gpus, key=lambda gpu: gpu.memory_free_mib)
 
 
-def _document(output: bytes) -> dict[str, Any] | None:
+def _document(output: bytes) -> dict[str, Any]:
+    """What the program printed; an error of its own, or nothing when it was ended before."""
     try:
         document = json.loads(output)
     except ValueError:
-        return None
-    return document if isinstance(document, dict) and "passed" in document else None
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _evidence(document: dict[str, Any], run: NodeRun, profile: Profile) -> str:
@@ -108,5 +113,6 @@ def _evidence(document: dict[str, Any], run: NodeRun, profile: Profile) -> str:
     )
     causes = "; ".join(cause["text"] for cause in document["causes"][:2])
     memory = graph_memory_mib(profile, model_shape(run.known()))
-    graphs = f"; graphs will take {memory:,.0f} MiB for mask and logits" if memory is not None else ""
-    return f"{counts}{f' ({causes})' if causes else ''}{graphs}"
+    graphs = f"; graphs will take {memory:,.0f} MiB for {GRAPH_BUFFERS}" if memory is not None else ""
+    where = f" on {document['device']}" + (f" ({document['capability']})" if "capability" in document else "")
+    return f"{counts}{f' ({causes})' if causes else ''}{where}{graphs}"

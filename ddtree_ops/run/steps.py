@@ -19,6 +19,7 @@ from ddtree_ops.run import resolve, selftest, smoke
 from ddtree_ops.run.bench import bench_gate
 from ddtree_ops.run.context import NodeRun
 from ddtree_ops.run.examine import examined_gate
+from ddtree_ops.run.models import model_shape
 from ddtree_ops.run.ready import await_ready, phase_seconds
 from ddtree_ops.run.rescue import await_guard, keep_lease
 
@@ -67,7 +68,7 @@ def check(run: NodeRun, _step: PlaybookStep, _timeout_s: float) -> None:
             profile=profile,
             provides=resolve.provided_by(sets, run.world.patches),
             accept_modified=run.asked.accept_modified,
-            shape=resolve.model_shape(facts),
+            shape=model_shape(facts),
         ),
     )
 

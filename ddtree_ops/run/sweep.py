@@ -120,7 +120,7 @@ class _Bench:
             failure = _failure(self.run, arm, unfit)
             self.run.world.screen.warn(self.run.name, f"{arm.id}: {failure.kind}: {failure.diagnosis}")
             return ArmOutcome(arm=arm, seconds=time.monotonic() - began, failure=failure)
-        unit = self.run.node.observe().unit
+        unit = once_more(self.run)(self.run.node.observe).unit
         self.up, self.invocation = arm.id, unit.invocation
         self.ledger.record({"kind": "command", "data": {"arm": arm.id, "argv": shlex.join(unit.exec_start)}})
         return ArmOutcome(arm=arm, seconds=time.monotonic() - began)
@@ -136,12 +136,7 @@ class _Bench:
                     raise Failed("bench", f"got {why}, expected the warm-up to be answered")
 
     def measure(self, cell: Cell) -> CellResult | ArmFailure:
-        for attempt in once_more(self.run):
-            with attempt:
-                if self.run.keeper is not None:
-                    self.run.keeper.check()
-                return self._measure(cell)
-        raise AssertionError("a retry neither returned nor raised")
+        return once_more(self.run)(self._measure, cell)
 
     def deploy(self, arm: Arm) -> Outcome:
         """Confirms the winner; a node that ran it all along goes back to just that release."""
@@ -155,6 +150,8 @@ class _Bench:
         return Outcome.CONFIRMED
 
     def _measure(self, cell: Cell) -> CellResult | ArmFailure:
+        if self.run.keeper is not None:
+            self.run.keeper.check()
         began = time.monotonic()
         arm = next(arm for arm in self.ledger.state.plan.arms if arm.id == cell.arm)
         label = f"{cell.arm} round {cell.round + 1}: {self.loads[cell.workload].name} ×{cell.concurrency}"

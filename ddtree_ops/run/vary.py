@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
+from ddtree_ops.engine.words import flag_value, without_flags
 from ddtree_ops.measure.isolate import Setup
 from ddtree_ops.measure.sweep import Arm, ArmKind
 from ddtree_ops.model.profile import Profile
@@ -74,24 +75,3 @@ def needed_flags(failing: Setup, setup: Setup) -> frozenset[str]:
         (failing.cache and not setup.cache, NO_CACHE),
     )
     return frozenset(flag for needed, flag in pairs if needed)
-
-
-def flag_value(words: tuple[str, ...], flag: str) -> str | None:
-    """The value after a flag, or behind its equals sign; None without the flag."""
-    for at, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name == flag:
-            return value if equals else (words[at + 1] if at + 1 < len(words) else "")
-    return None
-
-
-def without_flags(words: tuple[str, ...], unwanted: Callable[[str], bool]) -> tuple[str, ...]:
-    """The words without some flags and the values that stand behind them."""
-    kept: list[str] = []
-    dropping = False
-    for word in words:
-        if word.startswith("--"):
-            dropping = unwanted(word.partition("=")[0])
-        if not dropping:
-            kept.append(word)
-    return tuple(kept)

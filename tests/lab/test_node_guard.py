@@ -283,6 +283,21 @@ def test_an_engine_that_answers_wrong_after_the_revert_is_called_unproven(rig: R
     assert rig.unit_in_place() == rig.unit(BAD)
 
 
+def test_an_engine_that_wants_a_key_is_proven_with_it_and_nobody_sees_it(rig: Rig) -> None:
+    rig.on.file("/opt/secret.env").write_text("# of the engine\nKEY='s3cr3t-of-it'\n")
+    keyed = f"--api-key ${{KEY}}\nEnvironmentFile={rig.on.path('/opt/secret.env')}"
+    rig.found(keyed)
+    rig.deployed(SHORT, options=f"{BAD} {keyed}")
+    ended = rig.until_settled()
+    assert (ended.event, ended.detail["proven"]) == ("reverted", True), ended.detail
+    assert rig.node.api_key() == "s3cr3t-of-it"
+    seen = rig.node.observe(tail=20)
+    assert "--api-key" in seen.unit.exec_start
+    told = [*seen.unit.exec_start, *(line.message for line in seen.lines)]
+    assert "loading --port" in " ".join(told)
+    assert "s3cr3t" not in " ".join([*told, str(rig.node.history())])
+
+
 def test_an_engine_that_can_not_start_after_the_revert_is_called_unproven(rig: Rig) -> None:
     rig.found()
     rig.until_serving()

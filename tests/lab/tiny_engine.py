@@ -20,6 +20,9 @@ class Routes(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.server.key and self.headers.get("Authorization") != f"Bearer {self.server.key}":
+            self.send_error(401)
+            return
         request = json.loads(body) if body else {}
         answer = {"/tokenize": self.tokenize, "/generate": self.generate}.get(self.path, dict)
         text = json.dumps(answer(request) if request else {}).encode()
@@ -51,12 +54,13 @@ if __name__ == "__main__":
     parser.add_argument("--load", type=float, default=0.0)
     parser.add_argument("--broken", action="store_true")
     parser.add_argument("--crash", action="store_true")
+    parser.add_argument("--api-key")
     asked = parser.parse_args()
     print("loading", " ".join(sys.argv[1:]), flush=True)
     time.sleep(asked.load)
     if asked.crash:
         sys.exit("RuntimeError: it was told to crash")
     engine = Engine(("127.0.0.1", asked.port), Routes)
-    engine.broken = asked.broken
+    engine.broken, engine.key = asked.broken, asked.api_key
     print("The server is fired up and ready to roll!", flush=True)
     engine.serve_forever()

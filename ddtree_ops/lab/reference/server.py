@@ -161,7 +161,8 @@ def _warm_up(engine: Engine, faults: Faults) -> None:
         params = {"temperature": 0, "max_new_tokens": 8}
         text, rid = "The capital city of France is", f"{HEALTH_RID}_WARM_UP"
         body = json.dumps({"text": text, "sampling_params": params, "rid": rid})
-        link.request("POST", "/generate", body)
+        key = {"Authorization": f"Bearer {engine.args.api_key}"} if engine.args.api_key else {}
+        link.request("POST", "/generate", body, key)
         link.getresponse().read()
         link.close()
     if "hang-serving" in faults:

@@ -68,6 +68,7 @@ class ServerArgs:
     moe_runner_backend: str = "auto"
     sampling_backend: str | None = None
     enable_cache_report: bool = False
+    api_key: str | None = None
     disable_overlap_schedule: bool = False
     disable_custom_all_reduce: bool = False
     speculative_draft_model_quantization: str | None = None
@@ -104,6 +105,7 @@ class ServerArgs:
         parser.add_argument("--speculative-ddtree-budget", type=int)
         parser.add_argument("--speculative-ddtree-topk-cap", type=int)
         parser.add_argument("--enable-metrics", action="store_true")
+        parser.add_argument("--api-key", type=str)
         ServerArgs._add_tolerated(parser)
 
     @staticmethod

@@ -71,10 +71,18 @@ class Handler(BaseHTTPRequestHandler):
             route = openai.model
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         try:
-            reply = self._reply(route, path, raw) if route else _unknown(path in others)
+            if not self._allowed(path):
+                reply = Reply(401, json={"error": "Unauthorized"})
+            else:
+                reply = self._reply(route, path, raw) if route else _unknown(path in others)
             self._send(reply)
         except (BrokenPipeError, ConnectionError):
             self.close_connection = True
+
+    def _allowed(self, path: str) -> bool:
+        key = self.server.engine.args.api_key
+        given = self.headers.get("Authorization")
+        return key is None or given == f"Bearer {key}" or path.startswith(("/health", "/metrics"))
 
     def _reply(self, route: Route, path: str, raw: bytes) -> Reply:
         try:

@@ -201,7 +201,7 @@ def link_releases(place: Place, current: str | None, previous: str | None) -> No
 def _keep_excerpt(place: Place, release: str) -> None:
     """The failing release's last journal lines, beside it for study; never a reason to stop."""
     with contextlib.suppress(OSError, Problem):
-        lines, _ = unit_lines(place.unit_name, "--lines=" + EXCERPT_LINES)
+        lines, _ = unit_lines(show_unit(place.unit_name), "--lines=" + EXCERPT_LINES)
         text = "".join(f"{line['time']:.3f} {line['message']}\n" for line in lines)
         if os.path.isdir(place.release(release)):
             write_file(os.path.join(place.release(release), "journal.log"), text.encode())

@@ -13,6 +13,7 @@ from typing import Any, Callable
 from .base import Json, Place, Problem, node_root
 from .probe import disk_free, verb_probe
 from .verbs import (
+    verb_api_key,
     verb_arm,
     verb_conclude,
     verb_found,
@@ -49,6 +50,7 @@ VERBS: dict[str, Callable[[Place, Json], Any]] = {
     "note": verb_note,
     "history": verb_history,
     "unit_of": verb_unit_of,
+    "api_key": verb_api_key,
 }
 
 

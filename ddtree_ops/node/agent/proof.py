@@ -27,13 +27,15 @@ class Never(Exception):
     """The engine answers, and declines the request itself."""
 
 
-def prove_engine(proof: Json, gave_up: Callable[[], str]) -> Json:
-    """Waits for the engine and judges it: {proven, evidence}. `gave_up` says why waiting is vain."""
-    engine = _Engine(proof["host"], int(proof["port"]))
+def prove_engine(proof: Json, gave_up: Callable[[], str], key: Callable[[], str]) -> Json:
+    """Waits for the engine and judges it: {proven, evidence}.
+
+    `gave_up` says why waiting is vain, `key` what the engine wants as a bearer token.
+    """
     deadline = time.monotonic() + float(proof["deadline_s"])
     while True:
         try:
-            return _judge(engine, proof)
+            return _judge(_Engine(proof["host"], int(proof["port"]), key()), proof)
         except Never as error:
             return {"proven": False, "evidence": str(error)}
         except NotYet as error:
@@ -63,9 +65,12 @@ def _judge(engine: _Engine, proof: Json) -> Json:
 class _Engine:
     """The three routes of an SGLang server that the proof needs."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, key: str) -> None:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
         self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self._headers = {"Content-Type": "application/json"}
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
     def tokenize(self, text: str) -> list[int]:
@@ -99,8 +104,6 @@ class _Engine:
         return answer
 
     def _request(self, path: str, body: bytes) -> bytes:
-        request = urllib.request.Request(
-            self._url + path, data=body, headers={"Content-Type": "application/json"}, method="POST"
-        )
+        request = urllib.request.Request(self._url + path, data=body, headers=self._headers, method="POST")
         with self._open(request, timeout=ANSWER_S) as answer:
             return bytes(answer.read())

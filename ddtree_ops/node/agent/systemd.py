@@ -8,11 +8,12 @@ import subprocess
 from typing import Any
 
 from .base import Json, Problem
+from .words import hide, secret_words, unit_words
 
 COMMAND_S = 60.0
 UNIT_PROPERTIES = (
     "Id,LoadState,FragmentPath,UnitFileState,ActiveState,SubState,Result,MainPID,NRestarts,InvocationID,"
-    "ExecStart,DropInPaths"
+    "ExecStart,EnvironmentFiles,DropInPaths"
 )
 ALIVE = ("active", "activating", "reloading", "deactivating")
 
@@ -62,7 +63,10 @@ def show_units(*patterns: str) -> list[Json]:
 def parse_shown(text: str) -> list[Json]:
     units: dict[str, Json] = {}
     for block in text.split("\n\n"):
-        values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        values: Json = {}
+        for name, _, value in (line.partition("=") for line in block.splitlines() if "=" in line):
+            several = name == "EnvironmentFiles" and name in values
+            values[name] = f"{values[name]}\n{value}" if several else value
         if values.get("Id"):
             units.setdefault(values["Id"], values)
     return list(units.values())
@@ -78,12 +82,15 @@ def alive_invocation(unit: Json) -> str:
     return str(unit.get("InvocationID", "")) if unit.get("ActiveState") in ALIVE else ""
 
 
-def unit_lines(unit: str, *selection: str) -> tuple[list[Json], str]:
-    """A unit's journal as ({time, message, invocation}, cursor of the last line or "")."""
-    done = run_command("journalctl", "--no-pager", "--quiet", "--output=json", "--unit=" + unit, *selection)
+def unit_lines(unit: Json, *selection: str) -> tuple[list[Json], str]:
+    """A unit's journal without its secrets: ({time, message, invocation}, cursor of the last line or "")."""
+    name = unit["Id"]
+    done = run_command("journalctl", "--no-pager", "--quiet", "--output=json", "--unit=" + name, *selection)
     if done.returncode != 0:
-        raise Problem(f"journal of {unit}", f"got exit {done.returncode}: {done.stderr.strip()}")
-    return parse_journal(done.stdout)
+        raise Problem(f"journal of {name}", f"got exit {done.returncode}: {done.stderr.strip()}")
+    lines, cursor = parse_journal(done.stdout)
+    secrets = secret_words(unit_words(unit)).values()
+    return [{**line, "message": hide(line["message"], secrets)} for line in lines], cursor
 
 
 def parse_journal(text: str) -> tuple[list[Json], str]:

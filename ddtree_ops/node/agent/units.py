@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-
 from .base import Json
 from .systemd import alive_invocation, show_unit, show_units
+from .words import unit_words, without_secrets
 
 GUARD_PREFIX = "ddtree-ops-guard-"
 
@@ -25,7 +24,7 @@ def unit_facts(name: str, shown: Json | None = None, text: bool = False) -> Json
         "main_pid": _number(unit.get("MainPID")),
         "restarts": _number(unit.get("NRestarts")),
         "invocation": alive_invocation(unit),
-        "exec_start": _argv(unit),
+        "exec_start": without_secrets(unit_words(unit)),
         "drop_ins": (unit.get("DropInPaths") or "").split(),
     }
 
@@ -40,7 +39,7 @@ def probe_units(service_unit: str, launcher: str) -> tuple[Json, list[Json], dic
         pid = _number(unit.get("MainPID"))
         if pid:
             owners[pid] = name
-        if not name.startswith(GUARD_PREFIX) and runs_engine(_argv(unit), launcher):
+        if not name.startswith(GUARD_PREFIX) and runs_engine(unit_words(unit), launcher):
             engines.append(unit_facts(name, unit, text=True))
     return asked, engines, owners
 
@@ -51,32 +50,6 @@ def runs_engine(argv: list[str], launcher: str) -> bool:
         word in (launcher, "sglang") or word.startswith("sglang.") or word.endswith("/sglang")
         for word in argv
     )
-
-
-def _argv(unit: Json) -> list[str]:
-    """The running process's words; else those that systemd shows, joined as it joins them."""
-    pid = _number(unit.get("MainPID"))
-    if pid:
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                words = file.read().decode("utf-8", "replace").split("\0")
-            if words[:-1]:
-                return words[:-1]
-        except OSError:
-            pass
-    return argv_shown(unit.get("ExecStart") or "")
-
-
-def argv_shown(exec_start: str) -> list[str]:
-    """The words after `argv[]=` of `systemctl show`'s ExecStart."""
-    _, found, rest = exec_start.partition("argv[]=")
-    if not found:
-        return []
-    words = rest.split(" ; ")[0].strip()
-    try:
-        return shlex.split(words)
-    except ValueError:
-        return words.split()
 
 
 def _read_text(path: str) -> str | None:

@@ -28,6 +28,7 @@ from .releases import keep_found, list_releases, read_manifest, stage_release
 from .systemd import alive_invocation, reload_units, run_command, show_unit, systemctl, unit_lines
 from .unitfile import effective_unit, enable_unit, put_unit, remember_unit, sync_units, unit_of_release
 from .units import unit_facts
+from .words import engine_key
 
 MOST_LINES = 5000  # of the journal, in one look
 
@@ -145,19 +146,25 @@ def verb_restart(place: Place, request: Json) -> Json:
 def verb_observe(place: Place, request: Json) -> Json:
     """The unit and its new journal lines; a cursor that begins with @ is a time."""
     cursor = request.get("cursor") or ""
+    unit = show_unit(place.unit_name)
     if not cursor:
-        lines, after = unit_lines(place.unit_name, f"--lines={int(request.get('tail') or 0) or 1}")
+        lines, after = unit_lines(unit, f"--lines={int(request.get('tail') or 0) or 1}")
         lines = lines if request.get("tail") else []
     else:
         since = "--since=" + cursor if cursor.startswith("@") else "--after-cursor=" + cursor
-        lines, after = unit_lines(place.unit_name, since)
+        lines, after = unit_lines(unit, since)
     return {
-        "unit": unit_facts(place.unit_name),
+        "unit": unit_facts(place.unit_name, unit),
         "lines": lines[-MOST_LINES:],
         "skipped": max(len(lines) - MOST_LINES, 0),
         "cursor": after or cursor or f"@{int(time.time())}",
         "listeners": listeners_of(request.get("port")) if request.get("port") else [],
     }
+
+
+def verb_api_key(place: Place, _request: Json) -> str:
+    """The key that the engine wants of its clients; "" where it wants none."""
+    return engine_key(show_unit(place.unit_name))
 
 
 def verb_conclude(place: Place, request: Json) -> None:

@@ -11,6 +11,7 @@ from .guard import BY_GUARD, begin_revert, disarm, read_guard, restart_previous,
 from .journal import append_once, conclusion_of, entry_of
 from .proof import prove_engine
 from .systemd import show_unit
+from .words import engine_key
 
 RESTART_S = 600.0  # a stop may drain for long before the previous release can start
 
@@ -65,7 +66,8 @@ def _verdict(place: Place, guard: Json) -> Json:
         time.sleep(0.5)
     if not guard.get("proof"):
         return {"proven": False, "evidence": "it was restarted; no proof had been asked for"}
-    return prove_engine(guard["proof"], lambda: _failed(place))
+    unit = place.unit_name
+    return prove_engine(guard["proof"], lambda: _failed(place), lambda: engine_key(show_unit(unit)))
 
 
 def _stopped(place: Place) -> Json:

@@ -36,6 +36,7 @@ def _document(given: argparse.Namespace) -> dict[str, Any]:
             device=given.device,
             dtypes=given.dtype,
             seed=given.seed,
+            graphs=given.graphs,
         )
     return prove.document(
         given.tree,
@@ -67,6 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", type=_names, default=("float32",), help="float32, or bfloat16,float16")
     parser.add_argument("--selftest", action="store_true", help="every budget × batch × mode, with times")
+    parser.add_argument(
+        "--graphs", action=argparse.BooleanOptionalAction, default=True, help="with --selftest"
+    )
     parser.add_argument("--until-wrong", type=int, default=0, help="stop after so many cases with wrong rows")
     parser.add_argument("--compact", action="store_true", help="JSON on one line")
     return parser

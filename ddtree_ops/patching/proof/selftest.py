@@ -31,8 +31,12 @@ def document(
     device: str = "cuda",
     dtypes: Sequence[str] = ("bfloat16", "float16"),
     seed: int = 0,
+    graphs: bool = True,
 ) -> dict[str, Any]:
-    """Verdicts over everything, and a line for each combination with its times in milliseconds."""
+    """Verdicts over everything, and a line for each combination with its times in milliseconds.
+
+    Without `graphs` only the eager pass is run.
+    """
     tree, tally, lines = Tree(trees), Tally(), []
     shapes = [shape for shape, _ in (REAL if device == "cuda" else SMALL)]
     rng = random.Random(seed)
@@ -41,7 +45,7 @@ def document(
             engine = Engine(tree, block, budget, device, getattr(torch, dtype))
             for batch in batches:
                 for heads in shapes:
-                    found, times = _combination(engine, heads, batch, rng)
+                    found, times = _combination(engine, heads, batch, rng, graphs)
                     for one in found:
                         tally.add(one)
                     lines.append(_line(dtype, budget, batch, heads, found, times))
@@ -70,12 +74,15 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def _combination(
-    engine: Engine, heads: Heads, batch: int, rng: random.Random
+    engine: Engine, heads: Heads, batch: int, rng: random.Random, graphs: bool
 ) -> tuple[list[Verdict], dict[str, float]]:
-    """One eager pass, one with capture's metadata, and replays of one graph."""
+    """One eager pass; with `graphs` also one with capture's metadata, and replays of one graph."""
     first = case(rng, mode="eager", budget=engine.budget, heads=heads, batch=batch, longest=LONGEST)
-    found = [verdict(engine, first), verdict(engine, replace(first, mode="capture"))]
+    found = [verdict(engine, first)]
     times = {"eager": _timed_eager(engine, first)} if engine.device == "cuda" else {}
+    if not graphs:
+        return found, times
+    found.append(verdict(engine, replace(first, mode="capture")))
     padded = replace(first, mode="replay", padded=batch % 2)
     try:
         for one, milliseconds in _replays(engine, padded, rng):

@@ -27,6 +27,20 @@ def test_an_unchanged_goal_restarts_nothing_in_four_round_trips(fresh: Operator)
     assert fresh.serving() == before
 
 
+def test_an_engine_behind_an_api_key_is_proven_and_its_key_shown_nowhere(fresh: Operator) -> None:
+    fresh.file_on_node("/etc/engine.env").write_text("ENGINE_KEY=s3cr3t-key\n")
+    fresh.profile["environment_file"] = f"{fresh.host.root}/etc/engine.env"
+    fresh.profile["extra_flags"] = [*fresh.profile.get("extra_flags", []), "--api-key", "${ENGINE_KEY}"]
+    fresh.save()
+    ran = fresh.deploy("--verbose")
+    assert ran.node["outcome"] == "confirmed"
+    load = ("--concurrency", "1", "--requests", "2", "--max-tokens", "16", "--workload", "poem")
+    asked = (("smoke",), ("bench", *load), ("probe", "--json"), ("logs",), ("history", "--json"), ("plan",))
+    for shown in (ran, *(fresh.ops(*words, code=0) for words in asked)):
+        assert "s3cr3t-key" not in shown.out + shown.err
+    assert "api_key='***'" in fresh.ops("logs", "--lines", "1000", code=0).out
+
+
 def test_a_garbling_release_is_named_and_the_node_goes_back(fresh: Operator) -> None:
     _, unit = fresh.serving()
     node = fresh.deploy("--budget", "16", "--topk", "4", "--patches", "none", code=1).node

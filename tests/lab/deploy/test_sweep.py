@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import random
 import signal
-import subprocess
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,15 +14,9 @@ from ddtree_ops.lab.hosts import Kind, Lab
 from ddtree_ops.run.ledger import read_sweep
 
 from .conftest import Operator
+from .sweeping import BACK, as_it_was, cells, killed_and_resumed, with_prompts, words
 
 KILLS = 5
-LEASE_S = "6"
-PROMPTS = (
-    "Write a short poem about the ocean.",
-    "Write a quicksort function in Python with comments.",
-    "Explain how a TCP connection is opened.",
-    "Tell a short story about a lighthouse keeper.",
-)
 
 
 @pytest.fixture(scope="module")
@@ -36,61 +25,19 @@ def lab(fleet: Callable[[Kind, int], Lab]) -> Lab:
 
 
 @pytest.fixture
-def node(fresh: Operator) -> Iterator[Operator]:
-    """An operator with a workload that the reference model knows."""
-    lines = (json.dumps({"prompt": prompt}) for prompt in PROMPTS)
-    (fresh.home / "known.jsonl").write_text("\n".join(lines) + "\n")
-    return fresh
-
-
-def words(operator: Operator, out: str, *more: str) -> tuple[str, ...]:
-    return (
-        "sweep", "budgets", "--workload", str(operator.home / "known.jsonl"), "--fresh", "flush",
-        "--objective", "output_rate", "--requests", "4", "--max-tokens", "48", "--repeats", "1", "--lease", LEASE_S,
-        "--out", str(operator.home / out), "--yes", "--json", *more,
-    )  # fmt: skip
-
-
-def cells(folder: Path) -> Counter[str]:
-    """How often each cell is in the ledger."""
-    entries = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
-    return Counter(json.dumps(entry["data"]["cell"]) for entry in entries if entry["kind"] == "cell")
-
-
-def as_it_was(operator: Operator, unit: str) -> dict[str, Any]:
-    status = operator.status()
-    return {
-        "unit": operator.serving()[1] == unit, "serves": operator.healthy(), "guard": status["guard"],
-        "lock": status["lock"], "release": status["release"] or "0",
-    }  # fmt: skip
-
-
-BACK = {"unit": True, "serves": True, "guard": None, "lock": None, "release": "0"}
+def node(fresh: Operator) -> Operator:
+    return with_prompts(fresh)
 
 
 @pytest.mark.timeout(900)
 def test_a_sweep_killed_five_times_comes_to_the_same_decision_and_runs_no_cell_twice(node: Operator) -> None:
     _, unit = node.serving()
-    grid = ("--budgets", "1,8", "--topk", "4")
-    began = time.monotonic()
-    whole = node.ops(*words(node, "whole", *grid), code=0, timeout_s=600).node["decision"]
-    took = time.monotonic() - began
+    pair = killed_and_resumed(node, ("--budgets", "1,8", "--topk", "4"), kills=KILLS, timeout_s=600)
     assert as_it_was(node, unit) == BACK
-    moments = random.Random(5)
-    for _ in range(KILLS):
-        sweep = node.start(*words(node, "killed", *grid, "--resume"))
-        with suppress(subprocess.TimeoutExpired):
-            sweep.wait(took * moments.uniform(0.05, 0.4))
-        sweep.kill()
-        sweep.wait()
-    ran = node.ops(*words(node, "killed", *grid, "--resume"), code=0, timeout_s=600).node
-    assert as_it_was(node, unit) == BACK
+    assert pair.kills == KILLS
     assert set(cells(node.home / "killed").values()) == {1}
-    equal = {whole["winner"]["id"]} | {
-        ranked["id"] for ranked in whole["ranking"] if ranked["note"].startswith("no difference shown")
-    }
-    assert ran["decision"]["winner"]["id"] in equal
-    assert (ran["decision"]["final"], whole["final"]) == (True, True)
+    assert (pair.killed["final"], pair.whole["final"]) == (True, True)
+    assert pair.killed["winner"]["id"] == pair.whole["winner"]["id"] == "8/4"
     state, setting = read_sweep(node.home / "killed")
     assert (len(state.results) >= 8, setting.node) == (True, node.name)
 

@@ -16,7 +16,8 @@ from ddtree_ops.model.facts import Sglang, Unit
 from ddtree_ops.node.agent.ports import listeners_of, parse_listeners
 from ddtree_ops.node.agent.sglang import ddtree_kind, flags_in, sglang_facts
 from ddtree_ops.node.agent.systemd import parse_journal, parse_shown
-from ddtree_ops.node.agent.units import argv_shown, runs_engine, unit_facts
+from ddtree_ops.node.agent.units import runs_engine, unit_facts
+from ddtree_ops.node.agent.words import argv_shown
 
 CASES = Path(__file__).parents[2] / "cases"
 

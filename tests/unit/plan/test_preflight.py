@@ -45,7 +45,7 @@ OBJECTIONS: list[tuple[str, dict[str, Any], dict[str, Any], int, str]] = [
     ("topk over vocabulary", {}, {"topk": 163_841}, 2, "topk: got 163841, expected at most the model's vocabulary"),
     (
         "graphs too large", {"gpus": (GPU,)}, {"budget": 128, "graph_max_batch": 512},
-        3, "budget: got 128, whose graphs need 57,792 MiB for mask and logits, expected at most the 17,160 MiB",
+        3, "budget: got 128, whose graphs need 189,896 MiB for KV indices, mask and logits, expected at most the 17,160 MiB",
     ),
     (
         "simulated acceptance", {}, {"environment": (("SGLANG_SIMULATE_ACC_LEN", "4"),)},

@@ -16,7 +16,6 @@ from ddtree_ops.run.resolve import (
     choose_sets,
     find_service,
     launch_of,
-    model_shape,
     provided_by,
     wanted_profile,
 )
@@ -59,17 +58,6 @@ def test_the_command_line_overrides_the_profile_and_none_leaves_it(
     wanted = wanted_profile(make_facts(), asked, "sglang")
     assert (wanted.budget, wanted.topk, wanted.cuda_graph) == (8, 4, False)
     assert ("Service", "OOMScoreAdjust=-500") in wanted.unit_lines
-
-
-def test_sizes_come_from_the_model_s_config_also_where_the_language_part_is_nested(
-    make_facts: Callable[..., NodeFacts],
-) -> None:
-    nested = '{"text_config": {"vocab_size": 5, "max_position_embeddings": 7}}'
-    shapes = [
-        model_shape(make_facts(model_files=files))
-        for files in ((("config.json", nested),), (("config.json", "{"),), ())
-    ]
-    assert [(shape.vocab, shape.context) for shape in shapes] == [(5, 7), (None, None), (None, None)]
 
 
 @pytest.mark.parametrize("name", ["a;reboot", "$(x)", "a b", "../x", "-x"])

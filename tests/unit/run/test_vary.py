@@ -9,7 +9,7 @@ import pytest
 from ddtree_ops.measure.isolate import Setup
 from ddtree_ops.measure.sweep import Arm, ArmKind
 from ddtree_ops.model.profile import Profile
-from ddtree_ops.run.vary import arm_profile, flag_value, needed_flags, setup_of, setup_profile, without_flags
+from ddtree_ops.run.vary import arm_profile, needed_flags, setup_of, setup_profile
 
 BASE = Profile(
     name="k26",
@@ -69,9 +69,3 @@ def test_patch_sets_are_added_to_those_of_the_profile_in_their_order() -> None:
     failing = setup_of(BASE, ())
     setup = replace(failing, patches=frozenset(SETS))
     assert setup_profile(BASE, failing, setup, ("mine",), 8).patches == ("mine", *SETS)
-
-
-def test_flags_are_found_and_left_out_with_their_values() -> None:
-    words = ("--a", "1", "--b=2", "--c", "--d", "x", "y")
-    assert [flag_value(words, name) for name in ("--a", "--b", "--c", "--e")] == ["1", "2", "--d", None]
-    assert without_flags(words, {"--a", "--b", "--d"}.__contains__) == ("--c",)
