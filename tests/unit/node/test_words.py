@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ddtree_ops.node.agent.words import engine_key, secret_words, unit_words, without_secrets
+from ddtree_ops.node.agent.words import SECRET_FLAGS, engine_key, secret_words, unit_words, without_secrets
+from ddtree_ops.plan import preflight
 
 ENGINE = "{{ path=/bin/e ; argv[]=/bin/e --port 1 --api-key {} --x $5 ; ignore_errors=no ; pid=0 }}"
 
@@ -51,3 +52,7 @@ def test_a_running_unit_s_key_is_that_of_its_process() -> None:
 
 def test_a_unit_without_a_key_has_none() -> None:
     assert engine_key({"ExecStart": "{ path=/bin/e ; argv[]=/bin/e --port 1 ; pid=0 }"}) == ""
+
+
+def test_preflight_warns_of_the_same_flags() -> None:
+    assert preflight.SECRET_FLAGS == SECRET_FLAGS

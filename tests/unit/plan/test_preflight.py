@@ -9,7 +9,15 @@ import pytest
 from ddtree_ops.model.errors import OpsError
 from ddtree_ops.model.facts import DdtreeFlags, Gpu, Guard, Listener, NodeFacts, NodeFile, Sources
 from ddtree_ops.model.profile import Profile
-from ddtree_ops.plan.preflight import Intent, ModelShape, objections, preflight, warnings
+from ddtree_ops.plan.preflight import (
+    MIB,
+    Intent,
+    ModelShape,
+    graph_memory_mib,
+    objections,
+    preflight,
+    warnings,
+)
 
 GPU = Gpu(
     index=0, name="H200", arch="sm_90", driver="580", memory_total_mib=143_000, memory_used_mib=0, link="PCIe"
@@ -95,3 +103,23 @@ def test_a_skewed_clock_and_missing_gpus_are_said_and_stop_nothing(
     lines = warnings(make_facts(clock_skew_s=-90.0, gpu_note="no nvidia-smi on this node"))
     assert lines[0].startswith("clock: the node's clock is -90 s off yours")
     assert lines[1] == "gpu: no nvidia-smi on this node"
+
+
+@pytest.mark.parametrize(("value", "lines"), [("s3cr3t", 2), ("${KEY}", 1), ("$KEY", 1)])
+def test_a_secret_in_a_unit_s_text_is_warned_of_and_not_repeated(
+    value: str, lines: int, make_facts: Callable[..., NodeFacts]
+) -> None:
+    facts = make_facts()
+    text = (facts.unit.text or "").replace("--quantization none", f"--api-key {value}")
+    told = warnings(replace(facts, unit=replace(facts.unit, text=text)))
+    assert (len(told), value in " ".join(told)) == (lines, False)
+
+
+def test_graphs_take_indices_mask_logits_and_partial_sums_for_each_token(profile: Profile) -> None:
+    small = replace(profile, budget=7, graph_max_batch=2, tp=2)  # 16 tokens
+    flags = replace(small, extra_flags=("--context-length=1024",))
+    shape = ModelShape(vocab=2048, context=2048, heads=8, value_dim=63)
+    indices, mask, logits, sums = 8 * 2048, 2048 + 8, 4 * 2048 // 2, 4 * (8 // 2) * 8 * 64
+    assert graph_memory_mib(small, shape) == 16 * (indices + mask + logits + sums) / MIB
+    assert graph_memory_mib(flags, shape) == 16 * (indices // 2 + 1024 + 8 + logits + sums) / MIB
+    assert graph_memory_mib(replace(small, cuda_graph=False), shape) is None
