@@ -7,6 +7,7 @@ import io
 import json
 import resource
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from ddtree_ops.model.errors import Failed, Refused, UsageError
 from ddtree_ops.model.facts import Gpu
 
 SIMULATED = [("3.5", True), ("yes", True), ("0", False), ("-1", False), ("", False)]
+CASES = Path(__file__).parents[2] / "cases"
 SAMPLE = Sample(index=0, prompt="a", start=0.0, outcome=Outcome.OK, tokens=3, arrivals=((0.5, 1), (1.5, 3)))
 
 
@@ -99,6 +101,17 @@ def test_bench_serving_is_read_into_our_form(tmp_path):
     assert (summary.tokens, summary.ttft.mean, summary.output_rate_whole) == (80, 0.1, 40.0)
     assert summary.accept_token_weighted is None
     assert "its accept length 3.30 is the server's lifetime mean" in summary.findings
+
+
+def test_a_file_that_bench_serving_wrote_is_read():
+    """What 0.5.11 wrote of a lab node's engine, its lists and the server's arguments taken out."""
+    summary = read_bench_serving((CASES / "bench_serving" / "0.5.11.jsonl").read_text())
+    assert (summary.requests, summary.tokens, round(summary.output_rate_whole, 1)) == (8, 384, 199.1)
+    assert (round(summary.ttft.p50, 4), round(summary.tpot.p50, 4), round(summary.itl.p99, 4)) == (
+        0.024,
+        0.0195,
+        0.0284,
+    )
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[1]", "{}"])
