@@ -283,6 +283,17 @@ def test_an_engine_that_answers_wrong_after_the_revert_is_called_unproven(rig: R
     assert rig.unit_in_place() == rig.unit(BAD)
 
 
+def test_a_guard_acts_though_units_are_reloaded_all_the_while(rig: Rig) -> None:
+    rig.found()
+    rig.deployed(SHORT)
+    rig.on.shell("(while systemctl daemon-reload; do :; done) > /dev/null 2>&1 & echo $! > /tmp/reloading")
+    try:
+        ended = rig.until_settled()
+    finally:
+        rig.on.shell("kill $(cat /tmp/reloading)")
+    assert (ended.event, ended.detail["proven"]) == ("reverted", True), ended.detail
+
+
 def test_an_engine_that_wants_a_key_is_proven_with_it_and_nobody_sees_it(rig: Rig) -> None:
     rig.on.file("/opt/secret.env").write_text("# of the engine\nKEY='s3cr3t-of-it'\n")
     keyed = f"--api-key ${{KEY}}\nEnvironmentFile={rig.on.path('/opt/secret.env')}"

@@ -13,7 +13,7 @@ import os
 from .base import Json, Place, Problem
 from .clock import lease_for, lease_left
 from .files import link_name, read_json, remove_file, replace_link, write_file, write_json
-from .guardunits import start_guard, stop_guard
+from .guardunits import look_once, start_guard, stop_guard
 from .journal import append_entries, append_once, conclusion_of, entry_of
 from .lock import held_by_another, read_lock
 from .systemd import alive_invocation, reload_units, run_command, show_unit, systemctl, unit_lines
@@ -56,6 +56,7 @@ def arm_guard(place: Place, request: Json, source: str) -> Json:
     try:
         start_guard(place, source, float(request["lease_s"]))
         write_json(place.guard, armed)
+        look_once(place)
         if guard is None or guard["release"] != armed["release"]:
             detail = {"previous": armed["previous"], "lease_s": request["lease_s"]}
             append_entries(place, [entry_of(armed["run"], armed["by"], "armed", armed["release"], detail)])

@@ -81,6 +81,15 @@ def start_guard(place: Place, source: str, lease_s: float) -> None:
     systemctl("restart", place.guard_name + ".timer")
 
 
+def look_once(place: Place) -> None:
+    """Lets the guard look at its lease now, so that the timer counts from a look that has been.
+
+    A reload of systemd's units in the moment in which OnActiveSec= is due takes that trigger away for
+    good, and OnUnitInactiveSec= knows no moment before the first look: the timer would wait for ever.
+    """
+    run_command("systemctl", "start", "--no-block", place.guard_name + ".service")
+
+
 def stop_guard(place: Place) -> None:
     """Takes the units away; may run inside the guard's own service, which it lets live."""
     names = (place.guard_name + ".service", place.guard_name + ".timer")

@@ -21,6 +21,7 @@ from .guard import (
     restart_previous,
     shown_guard,
 )
+from .guardunits import look_once
 from .journal import append_entries, append_once, conclusion_of, entry_of, read_entries
 from .lock import held_by_another, read_lock, take_lock, unlock
 from .ports import listeners_of
@@ -43,7 +44,7 @@ def verb_unlock(place: Place, request: Json) -> Json | None:
     gone = unlock(place, request.get("run"), bool(request.get("force")))
     if request.get("force") and read_guard(place) is not None:
         # a guard whose timer was lost would wait for the next boot; with its lease left, it does nothing
-        run_command("systemctl", "start", "--no-block", place.guard_name + ".service")
+        look_once(place)
     return gone
 
 
