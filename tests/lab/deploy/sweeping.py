@@ -69,8 +69,13 @@ class Pair:
         return {made["winner"]["id"], *told}
 
 
-def killed_and_resumed(operator: Operator, grid: tuple[str, ...], *, kills: int, timeout_s: float) -> Pair:
-    """Sweeps a grid twice; SIGKILL ends the second `kills` times at random moments, and it is resumed."""
+def killed_and_resumed(
+    operator: Operator, grid: tuple[str, ...], *, kills: int, timeout_s: float, longest: float = 0.4
+) -> Pair:
+    """Sweeps a grid twice; SIGKILL ends the second `kills` times, and it is resumed.
+
+    Each time it runs for a random share, `longest` at most, of what the first sweep took.
+    """
     began = time.monotonic()
     whole = operator.ops(*words(operator, "whole", *grid), code=0, timeout_s=timeout_s).node["decision"]
     took = time.monotonic() - began
@@ -79,7 +84,7 @@ def killed_and_resumed(operator: Operator, grid: tuple[str, ...], *, kills: int,
     for _ in range(kills):
         sweep = operator.start(*words(operator, "killed", *grid, "--resume"))
         with suppress(subprocess.TimeoutExpired):
-            sweep.wait(took * moments.uniform(0.05, 0.4))
+            sweep.wait(took * moments.uniform(longest / 8, longest))
             break  # it was done before its turn to be killed came
         sweep.kill()
         sweep.wait()

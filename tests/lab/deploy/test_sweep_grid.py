@@ -15,6 +15,7 @@ from .conftest import Operator
 from .sweeping import BACK, as_it_was, cells, killed_and_resumed, with_prompts
 
 GRID = ("--budgets", "4,8,16,32", "--topk", "1,4", "--graphs", "on,off")
+SETTLED = ("--requests", "12", "--max-tokens", "96", "--repeats", "4")  # enough for the noise of such a node
 KILLS = 5
 HOURS = 3 * 3600
 
@@ -30,7 +31,7 @@ def lab(fleet: Callable[[Kind, int], Lab]) -> Lab:
 def test_a_grid_killed_five_times_comes_to_the_decision_of_one_that_ran_through(fresh: Operator) -> None:
     node = with_prompts(fresh)
     _, unit = node.serving()
-    pair = killed_and_resumed(node, GRID, kills=KILLS, timeout_s=HOURS)
+    pair = killed_and_resumed(node, (*GRID, *SETTLED), kills=KILLS, longest=0.15, timeout_s=HOURS)
     if kept := os.environ.get("DDTREE_OPS_GRID_OUT"):
         found = {"whole": pair.whole, "killed": pair.killed, "kills": pair.kills, "seconds": pair.seconds}
         Path(kept).write_text(json.dumps(found, indent=1) + "\n")
