@@ -70,7 +70,7 @@ class Pair:
 
 
 def killed_and_resumed(
-    operator: Operator, grid: tuple[str, ...], *, kills: int, timeout_s: float, longest: float = 0.4
+    operator: Operator, grid: tuple[str, ...], *, kills: int, timeout_s: float, longest: float = 0.25
 ) -> Pair:
     """Sweeps a grid twice; SIGKILL ends the second `kills` times, and it is resumed.
 

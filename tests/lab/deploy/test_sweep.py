@@ -32,12 +32,14 @@ def node(fresh: Operator) -> Operator:
 @pytest.mark.timeout(900)
 def test_a_sweep_killed_five_times_comes_to_the_same_decision_and_runs_no_cell_twice(node: Operator) -> None:
     _, unit = node.serving()
-    pair = killed_and_resumed(node, ("--budgets", "1,8", "--topk", "4"), kills=KILLS, timeout_s=600)
+    pair = killed_and_resumed(node, ("--budgets", "8,128", "--topk", "1"), kills=KILLS, timeout_s=600)
     assert as_it_was(node, unit) == BACK
     assert pair.kills == KILLS
     assert set(cells(node.home / "killed").values()) == {1}
     assert (pair.killed["final"], pair.whole["final"]) == (True, True)
-    assert pair.killed["winner"]["id"] == pair.whole["winner"]["id"] == "8/4"
+    assert pair.killed["winner"]["id"] in pair.equals("whole")
+    assert pair.whole["winner"]["id"] in pair.equals("killed")
+    assert "128/1" not in pair.equals("whole") | pair.equals("killed")
     state, setting = read_sweep(node.home / "killed")
     assert (len(state.results) >= 8, setting.node) == (True, node.name)
 
