@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from server import STEP_NS, Plan, plan
 
@@ -22,13 +24,16 @@ class Run:
     seed: int = 0
 
 
-def sample(index: int, one: Plan, start: float, *, warmup: bool = False) -> Sample:
-    """The sample of a request that starts at `start` and sees its schedule without delay."""
-    first, counts, arrivals = start + one.first_ns / 1e9, 1, []
-    arrivals.append((first, counts))
-    for number, added in enumerate(one.steps, start=1):
-        counts += added
-        arrivals.append((first + number * STEP_NS / 1e9, counts))
+def sample(
+    index: int, one: Plan, start: float, *, warmup: bool = False, sent: Sequence[float] | None = None
+) -> Sample:
+    """The sample of a request that starts at `start` and sees its schedule without delay.
+
+    `sent`: when each piece was sent after all, in seconds after the start; left out: when it was due.
+    """
+    due = [one.first_ns / 1e9 + number * STEP_NS / 1e9 for number in range(1 + len(one.steps))]
+    counts = accumulate((1, *one.steps))
+    arrivals = [(start + after, count) for after, count in zip(sent or due, counts, strict=True)]
     return Sample(
         index=index, prompt="truth", start=start, end=arrivals[-1][0], outcome=Outcome.OK, warmup=warmup,
         arrivals=tuple(arrivals), tokens=one.tokens, verify_steps=len(one.steps), prompt_tokens=8,
