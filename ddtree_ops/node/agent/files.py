@@ -69,6 +69,15 @@ def write_json(path: str, value: Any, mode: int = 0o644) -> None:
     write_file(path, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode(), mode)
 
 
+def read_text(path: str) -> str:
+    """All of a text file; "" where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def read_json(path: str) -> Any:
     """The parsed file; None when it is not there."""
     try:

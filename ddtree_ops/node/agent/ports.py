@@ -6,6 +6,7 @@ import os
 import socket
 
 from .base import Json
+from .files import read_text
 
 LISTEN = "0A"
 
@@ -14,7 +15,7 @@ def listeners_of(port: int | None = None, owners: dict[int, str] | None = None) 
     """Listening TCP sockets with their process and unit, as far as this user may see them."""
     sockets = {}
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        for address, number, inode in parse_listeners(_read(f"/proc/net/{table}"), family):
+        for address, number, inode in parse_listeners(read_text(f"/proc/net/{table}"), family):
             if port is None or number == port:
                 sockets[inode] = (address, number)
     pids = _holders(set(sockets))
@@ -26,7 +27,7 @@ def listeners_of(port: int | None = None, owners: dict[int, str] | None = None) 
                 "port": number,
                 "address": address,
                 "pid": pid,
-                "process": _read(f"/proc/{pid}/comm").strip() or None if pid else None,
+                "process": read_text(f"/proc/{pid}/comm").strip() or None if pid else None,
                 "unit": unit_of_process(pid, owners or {}) if pid else None,
             }
         )
@@ -82,7 +83,7 @@ def unit_of_process(pid: int, owners: dict[int, str]) -> str | None:
         if ancestor in owners:
             return owners[ancestor]
         ancestor = _parent(ancestor)
-    for line in _read(f"/proc/{pid}/cgroup").splitlines():
+    for line in read_text(f"/proc/{pid}/cgroup").splitlines():
         units = [part for part in line.split("/") if part.endswith(".service")]
         if units:
             return units[-1]
@@ -91,13 +92,5 @@ def unit_of_process(pid: int, owners: dict[int, str]) -> str | None:
 
 def _parent(pid: int) -> int:
     """/proc/PID/stat: the command, in brackets, may hold anything; state and parent follow it."""
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return int(fields[1]) if len(fields) > 1 else 0
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

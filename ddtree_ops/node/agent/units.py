@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .base import Json
+from .files import read_text
 from .systemd import alive_invocation, show_unit, show_units
 from .words import unit_words, without_secrets
 
@@ -16,7 +17,7 @@ def unit_facts(name: str, shown: Json | None = None, text: bool = False) -> Json
     return {
         "name": name,
         "path": path,
-        "text": _read_text(path) if text and path else None,
+        "text": (read_text(path) or None) if text and path else None,
         "enabled": unit.get("UnitFileState") in ("enabled", "enabled-runtime", "linked"),
         "active": unit.get("ActiveState") or "inactive",
         "sub": unit.get("SubState") or "dead",
@@ -50,14 +51,6 @@ def runs_engine(argv: list[str], launcher: str) -> bool:
         word in (launcher, "sglang") or word.startswith("sglang.") or word.endswith("/sglang")
         for word in argv
     )
-
-
-def _read_text(path: str) -> str | None:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return None
 
 
 def _number(text: object) -> int:

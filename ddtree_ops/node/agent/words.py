@@ -11,6 +11,7 @@ import shlex
 from typing import Iterable
 
 from .base import Json
+from .files import read_text
 
 SECRET_FLAGS = ("--api-key", "--admin-api-key", "--ssl-keyfile-password")
 HIDDEN = "***"
@@ -21,7 +22,7 @@ def unit_words(unit: Json) -> list[str]:
     """The words of the running process; else those that systemd shows, with its environment files' values."""
     pid = unit.get("MainPID") or "0"
     if pid.isdigit() and pid != "0":
-        text = _text_of(f"/proc/{pid}/cmdline")
+        text = read_text(f"/proc/{pid}/cmdline")
         if text:
             return text.split("\0")[:-1]
     words = argv_shown(unit.get("ExecStart") or "")
@@ -75,18 +76,10 @@ def _file_values(shown: str) -> dict[str, str]:
     """The variables of the files that `systemctl show` lists, each as path and (ignore_errors=…)."""
     values = {}
     for line in shown.splitlines():
-        for row in _text_of(line.rpartition(" (")[0] or line).splitlines():
+        for row in read_text(line.rpartition(" (")[0] or line).splitlines():
             name, equals, value = row.strip().partition("=")
             if equals and not name.startswith(("#", ";")):
                 value = value.strip()
                 quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
                 values[name.strip()] = value[1:-1] if quoted else value
     return values
-
-
-def _text_of(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

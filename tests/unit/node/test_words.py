@@ -41,9 +41,12 @@ def test_a_stopped_unit_s_key_comes_from_its_environment_file(tmp_path: Path) ->
 
 
 def test_a_running_unit_s_key_is_that_of_its_process() -> None:
-    held = "import sys; sys.stdin.read()"
-    process = subprocess.Popen([sys.executable, "-c", held, "--api-key", "k"], stdin=subprocess.PIPE)
+    held = "import sys; print(flush=True); sys.stdin.read()"
+    argv = [sys.executable, "-c", held, "--api-key", "k"]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
+        assert process.stdout is not None
+        process.stdout.readline()  # by then its words are in /proc
         unit = {"MainPID": str(process.pid), "ExecStart": ENGINE.format("other")}
         assert engine_key(unit) == "k"
     finally:
