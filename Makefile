@@ -33,7 +33,7 @@ layers: $(VENV)/.dev
 tests: $(VENV)/.dev
 	$(VENV)/bin/pytest -ra -m "not proof and not long" $(PYTEST_FLAGS)
 
-long: $(VENV)/.dev  ## what takes an hour and more
+long: $(VENV)/.dev  ## what is too long for every run
 	$(VENV)/bin/pytest -ra -m long
 
 proof: $(PROOF_VENV)/.proof  ## the tests that need torch and triton
