@@ -9,6 +9,8 @@ PIP = -m pip --disable-pip-version-check install -qq --no-input
 # small matrices: threads only get into each other's way
 export OMP_NUM_THREADS = 1
 export OPENBLAS_NUM_THREADS = 1
+# hundreds of short commands would each compile the package anew
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo setup test lint types layers tests long proof lock clean
 
