@@ -15,9 +15,8 @@ from ddtree_ops.plan.preflight import GRAPH_BUFFERS, graph_memory_mib
 from ddtree_ops.run.context import NodeRun
 from ddtree_ops.run.models import drafter_block, model_shape
 
-NEED_MIB = (
-    3072  # the proof's tensors at budget 128 and batch 48 took 2,134 on an H200; torch's own beside them
-)
+# the proof's tensors at budget 128 and batch 48 took 2,134 on an H200; torch's own context is beside them
+NEED_MIB = 3072
 BATCHES = (1, 3, 8)
 TELLING = ("budget", "topk", "cuda_graph", "graph_max_batch", "patches", "sglang", "release")
 

@@ -283,7 +283,7 @@ class Service(Unit):
         while (self._main and self._main.process.returncode is None) or (everything and self._any_left()):
             if time.monotonic() > deadline:
                 return False
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.01)
         return True
 
     def _any_left(self) -> bool:

@@ -57,9 +57,8 @@ class Timer(Unit):
                 await task
 
     async def reloaded(self) -> None:
-        """Schedules anew after its file was read again; what is due this moment is left to happen."""
-        due = self.sub == "waiting" and self.next_elapse <= time.monotonic()
-        if self.active == "active" and not due:
+        """Schedules anew after its file was read again."""
+        if self.active == "active":
             await self.crash()
             self._run(first=False)
 
