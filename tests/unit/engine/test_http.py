@@ -176,7 +176,7 @@ def test_the_key_goes_with_every_call_and_never_into_a_message(client: Callable[
         engine.health()
     assert seen == ["Bearer s3cret"]
     assert "s3cret" not in f"{caught.value} {engine!r}"
-    assert "API key" in caught.value.hint
+    assert "--api-key" in caught.value.hint
 
 
 def test_a_busy_engine_is_asked_again_until_it_flushes(
