@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import typer
 
 from ddtree_ops import __version__
-from ddtree_ops.cli import bench, deploy, hold, isolate, lab, look, patch, report, selftest, smoke, sweep
 from ddtree_ops.cli.output import print_error
 from ddtree_ops.model.errors import OpsError, UsageError
 from ddtree_ops.model.result import INTERRUPTED
@@ -17,34 +18,26 @@ from ddtree_ops.run.interrupts import Interrupted
 # Click's errors, whether Typer brings Click along or depends on it: the base of BadParameter's base.
 CLICK_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    help="Operate GPU nodes that run SGLang with DDTree speculative decoding.",
-)
-for command in (
-    deploy.deploy,
-    deploy.plan,
-    deploy.rollback,
-    deploy.run,
-    look.probe,
-    look.status,
-    look.history,
-    look.logs,
-    smoke.smoke,
-    bench.bench,
-    isolate.isolate,
-    report.report,
-    selftest.selftest,
-    hold.adopt,
-    hold.unlock,
-):
-    app.command()(command)
-app.add_typer(lab.app, name="lab")
-app.add_typer(patch.app, name="patch")
-app.add_typer(sweep.app, name="sweep")
+COMMANDS = {  # a command, or a group of them → its module in this package
+    "deploy": "deploy",
+    "plan": "deploy",
+    "rollback": "deploy",
+    "run": "deploy",
+    "probe": "look",
+    "status": "look",
+    "history": "look",
+    "logs": "look",
+    "smoke": "smoke",
+    "bench": "bench",
+    "isolate": "isolate",
+    "report": "report",
+    "selftest": "selftest",
+    "adopt": "hold",
+    "unlock": "hold",
+    "lab": "lab",
+    "patch": "patch",
+    "sweep": "sweep",
+}
 
 
 def main() -> None:
@@ -56,7 +49,7 @@ def invoke(words: list[str]) -> int:
     """The exit code of one command line; errors are printed as the command's own output form asks."""
     as_json = "--json" in words
     try:
-        code = app(words, prog_name="ddtree-ops", standalone_mode=False)
+        code = make_app(words)(words, prog_name="ddtree-ops", standalone_mode=False)
     except OpsError as error:
         print_error(error, as_json=as_json)
         return error.exit_code
@@ -67,6 +60,29 @@ def invoke(words: list[str]) -> int:
         print("interrupted; nothing is under way on any node", file=sys.stderr)
         return INTERRUPTED
     return code if isinstance(code, int) else 0
+
+
+def make_app(words: Sequence[str]) -> typer.Typer:
+    """The commands that these words can mean: the one that they name, or all.
+
+    Most of a short command's time goes into imports, and only measuring needs numpy and scipy.
+    """
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        help="Operate GPU nodes that run SGLang with DDTree speculative decoding.",
+    )
+    app.callback()(_root)
+    first = next((word for word in words if not word.startswith("-")), "")
+    for name in (first,) if first in COMMANDS else COMMANDS:
+        module = import_module(f"ddtree_ops.cli.{COMMANDS[name]}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(getattr(module, name))
+    return app
 
 
 def _usage(error: Any) -> UsageError:
@@ -81,8 +97,7 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def root(
+def _root(
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Print the version."
     ),

@@ -10,9 +10,8 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
-from ddtree_ops.measure.statistics import Interval
+from ddtree_ops.measure.statistics import Interval, student_quantile
 
 Matrix = NDArray[np.float64]
 PRIOR_NOISE = 0.05  # between two deploys of one arm, until visits of this sweep tell better
@@ -66,7 +65,7 @@ class Race:
         if arm not in self.seen or other not in self.seen:
             return None
         ahead, error = self.difference(arm, other)
-        half = _quantile((1 + level) / 2, self.freedom) * error
+        half = student_quantile((1 + level) / 2, self.freedom) * error
         return Interval(
             value=math.exp(ahead),
             low=math.exp(ahead - half),
@@ -78,20 +77,14 @@ class Race:
 
     def out(self, confidence: float) -> tuple[Standing, ...]:
         """The arms that cannot win any more at this confidence."""
-        q = _quantile(confidence, self.freedom)
+        q = student_quantile(confidence, self.freedom)
         return tuple(s for s in self.standings[1:] if s.behind > q * s.behind_error)
 
     def settled(self, arms: Sequence[str], tolerance: float, confidence: float) -> bool:
         """Whether no one of `arms` can be ahead of the leader by more than the tolerance."""
-        q, slack = _quantile(confidence, self.freedom), math.log1p(tolerance)
+        q, slack = student_quantile(confidence, self.freedom), math.log1p(tolerance)
         others = [s for s in self.standings if s.arm in arms and s.arm != self.leader]
         return all(q * s.behind_error - s.behind <= slack for s in others)
-
-
-@lru_cache(maxsize=1024)
-def _quantile(confidence: float, freedom: float) -> float:
-    """One-sided Student quantile."""
-    return float(stats.t.ppf(confidence, freedom))
 
 
 @lru_cache(maxsize=256)

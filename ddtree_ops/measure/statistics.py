@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 DRAWS = 4000
 FEW = 8  # below this many values a bootstrap has too few distinct draws: Student's t instead
@@ -33,6 +33,11 @@ class Interval:
         return math.isfinite(self.low) and math.isfinite(self.high)
 
 
+def student_quantile(probability: float, freedom: float) -> float:
+    """Student's t quantile."""
+    return float(special.stdtrit(freedom, probability))
+
+
 def mean_interval(values: Sequence[float], *, level: float = 0.95, seed: int = 0) -> Interval:
     """The mean's interval: bootstrap with Hesterberg's expanded percentiles, Student's t for few values.
 
@@ -45,11 +50,11 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95, seed: int = 0
         return Interval(
             value=mean, low=-math.inf, high=math.inf, level=level, count=count, method="single value"
         )
-    t = float(stats.t.ppf((1 + level) / 2, count - 1))
+    t = student_quantile((1 + level) / 2, count - 1)
     if count < FEW:
         half = t * float(data.std(ddof=1)) / math.sqrt(count)
         return Interval(value=mean, low=mean - half, high=mean + half, level=level, count=count, method="t")
-    tail = float(stats.norm.cdf(-math.sqrt(count / (count - 1)) * t))
+    tail = float(special.ndtr(-math.sqrt(count / (count - 1)) * t))
     low, high = np.quantile(_resampled_means(data, seed), (tail, 1 - tail))
     return Interval(
         value=mean, low=float(low), high=float(high), level=level, count=count, method="bootstrap"
@@ -80,7 +85,7 @@ def grouped_interval(groups: Sequence[Sequence[float]], *, level: float = 0.95) 
         return _exponential(mean_interval([value], level=level))
     variance = sum(float(((log - log.mean()) ** 2).sum()) for log in logs) / freedom
     error = math.sqrt(sum(variance / log.size for log in logs)) / len(logs)
-    half = float(stats.t.ppf((1 + level) / 2, freedom)) * error
+    half = student_quantile((1 + level) / 2, freedom) * error
     return _exponential(
         Interval(value=value, low=value - half, high=value + half, level=level, count=count, method="t")
     )
@@ -144,9 +149,8 @@ def drift(baseline: Mapping[int, float]) -> Drift | None:
     if len(baseline) < 3:
         return None
     rounds = sorted(baseline)
-    line = stats.linregress(rounds, [math.log(baseline[key]) for key in rounds])
-    half = float(stats.t.ppf(0.975, len(rounds) - 2)) * float(line.stderr)
-    slope = float(line.slope)
+    (slope, _), covariance = np.polyfit(rounds, [math.log(baseline[key]) for key in rounds], 1, cov=True)
+    half = student_quantile(0.975, len(rounds) - 2) * math.sqrt(covariance[0, 0])
     trend = Interval(
         value=math.exp(slope),
         low=math.exp(slope - half),
@@ -182,13 +186,13 @@ def unpaired_ratio(
         return _exponential(mean_interval([value], level=level))
     freedoms = [sum(len(group) - 1 for group in groups) for groups in (arm, base)]
     errors = [
-        math.log(side.high / side.value) / float(stats.t.ppf((1 + level) / 2, freedom))
+        math.log(side.high / side.value) / student_quantile((1 + level) / 2, freedom)
         for side, freedom in zip(sides, freedoms, strict=True)
     ]
     squares = sum(error**2 for error in errors)
     fourths = sum(error**4 / freedom for error, freedom in zip(errors, freedoms, strict=True))
     freedom = squares**2 / fourths if fourths else min(freedoms)
-    half = float(stats.t.ppf((1 + level) / 2, freedom)) * math.sqrt(squares)
+    half = student_quantile((1 + level) / 2, freedom) * math.sqrt(squares)
     ends = Interval(
         value=value, low=value - half, high=value + half, level=level, count=count, method="Welch's t"
     )

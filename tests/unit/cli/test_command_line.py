@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddtree_ops.cli.main import app, invoke
+from ddtree_ops.cli.main import invoke, make_app
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -16,6 +16,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def commands() -> set[str]:
     """Every command's words, groups spelt out."""
+    app = make_app([])
     names = {info.name or info.callback.__name__ for info in app.registered_commands if info.callback}
     for group in app.registered_groups:
         assert group.typer_instance is not None
