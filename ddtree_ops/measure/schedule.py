@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
+
+Values = tuple[tuple[float, ...], ...]  # of one visit: a tuple for each workload × concurrency
 
 
 def balanced(arms: Sequence[str], round_: int) -> tuple[str, ...]:
@@ -21,7 +24,8 @@ def balanced(arms: Sequence[str], round_: int) -> tuple[str, ...]:
     return order[::-1] if round_ % 2 else order
 
 
-def score(values: Sequence[Sequence[float]]) -> tuple[float, float]:
+@lru_cache(maxsize=4096)
+def score(values: Values) -> tuple[float, float]:
     """Mean log score of one visit over its groups of cells (a workload at a concurrency), and its error.
 
     Every group weighs the same, however often it was repeated; the scatter of repeats is pooled.
@@ -35,7 +39,7 @@ def score(values: Sequence[Sequence[float]]) -> tuple[float, float]:
     return mean, math.sqrt(sum(variance / group.size for group in logs)) / len(logs)
 
 
-def needs_more(values: Sequence[Sequence[float]], *, least: int, most: int, error: float) -> bool:
+def needs_more(values: Values, *, least: int, most: int, error: float) -> bool:
     """Whether another repeat of each group is worth its time: not yet narrow, and below the most."""
     repeats = min((len(group) for group in values), default=0)
     if repeats < least:

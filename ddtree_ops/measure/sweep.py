@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from ddtree_ops.measure import race as racing
-from ddtree_ops.measure.schedule import balanced, needs_more, score
+from ddtree_ops.measure.schedule import Values, balanced, needs_more, score
 from ddtree_ops.model.errors import UsageError
 
 STUCK = 1.05  # accept length at or below this with speculation on: nothing is accepted
@@ -99,9 +100,6 @@ class ArmFailure:
     first_wrong: str = ""  # prompt, position and tokens of a garbled arm
 
 
-Values = tuple[tuple[float, ...], ...]  # of one visit: a tuple for each workload × concurrency
-
-
 @dataclass(frozen=True, kw_only=True)
 class State:
     """All that is known of a sweep; read from its ledger, equal ledgers give equal states."""
@@ -120,11 +118,11 @@ class State:
     def table(self) -> Mapping[tuple[str, int], Values]:
         """The objective's values of every visit (arm, round), in the order of measuring."""
         groups = {group: number for number, group in enumerate(_groups(self.plan))}
-        found: dict[tuple[str, int], list[list[float]]] = {}
+        found: dict[tuple[str, int], list[list[float]]] = defaultdict(lambda: [[] for _ in groups])
         for result in self.results:
             cell = result.cell
-            visit = found.setdefault((cell.arm, cell.round), [[] for _ in groups])
-            visit[groups[cell.workload, cell.concurrency]].append(result.values[self.plan.objective])
+            group = groups[cell.workload, cell.concurrency]
+            found[cell.arm, cell.round][group].append(result.values[self.plan.objective])
         return {key: tuple(map(tuple, visit)) for key, visit in found.items()}
 
     def visits(self, before: int | None = None) -> tuple[racing.Visit, ...]:
@@ -136,7 +134,6 @@ class State:
         )
 
 
-@lru_cache(maxsize=4096)
 def _visit(arm: str, round_: int, values: Values) -> racing.Visit:
     mean, error = score(values)
     return racing.Visit(arm=arm, round=round_, score=mean, error=error if math.isfinite(error) else 0.0)

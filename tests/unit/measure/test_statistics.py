@@ -112,17 +112,17 @@ def test_no_arm_is_always_first():
 
 def test_a_visit_scores_every_workload_alike():
     """A workload that was repeated more often does not weigh more."""
-    mean, error = score([[1.0, 1.0, 1.0], [math.e**2, math.e**2]])
+    mean, error = score(((1.0, 1.0, 1.0), (math.e**2, math.e**2)))
     assert (mean, error) == pytest.approx((1.0, 0.0))
-    assert score([[1.0], [2.0]])[1] == math.inf
+    assert score(((1.0,), (2.0,)))[1] == math.inf
 
 
 def test_a_visit_ends_when_it_is_known_well_enough():
     """Never before the least, never after the most, in between by its error."""
-    assert needs_more([[1.0]], least=2, most=4, error=0.1)
-    assert not needs_more([[1.0, 1.01]], least=2, most=4, error=0.1)
-    assert needs_more([[1.0, 2.0]], least=2, most=4, error=0.1)
-    assert not needs_more([[1.0, 2.0, 1.0, 2.0]], least=2, most=4, error=0.1)
+    assert needs_more(((1.0,),), least=2, most=4, error=0.1)
+    assert not needs_more(((1.0, 1.01),), least=2, most=4, error=0.1)
+    assert needs_more(((1.0, 2.0),), least=2, most=4, error=0.1)
+    assert not needs_more(((1.0, 2.0, 1.0, 2.0),), least=2, most=4, error=0.1)
 
 
 def test_groups_that_differ_are_no_uncertainty():
