@@ -85,6 +85,7 @@ class Unit:
     text: str | None = None
     enabled: bool = False
     active: str = "inactive"  # ActiveState
+    ended: bool = True  # nothing runs, and no job is queued that would start it
     sub: str = "dead"  # SubState
     result: str = "success"
     main_pid: int = 0

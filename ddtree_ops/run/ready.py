@@ -86,12 +86,12 @@ class _Watch:
         unit = observation.unit
         if self.load.fatal is not None:
             raise self.failure(self.load.fatal, "printed a fatal line")
-        started = unit.invocation != self._run.invocation
+        started = unit.invocation not in ("", self._run.invocation)
         if started and unit.restarts > 0:
             raise self.failure(
                 explain(self.tail), f"crashed and was restarted {unit.restarts} time(s) by systemd"
             )
-        if started and unit.active in ("failed", "inactive"):
+        if unit.ended:
             raise self.failure(explain(self.tail), f"ended (unit {unit.active}, result {unit.result})")
         overdue = self.load.overdue(self._now(), deadline.seconds)
         if overdue is not None or deadline.left <= 0:

@@ -127,6 +127,20 @@ def test_a_process_that_kills_itself_on_a_planned_stop_leaves_a_failed_unit(node
     assert node.states("c10") == ("failed", "failed", "signal")
 
 
+def test_between_the_halves_of_a_restart_a_unit_has_failed_with_a_job_queued(node: Node) -> None:
+    dies = """/bin/sh -c 'trap "kill -9 $$$$" TERM; sleep 1000 & wait'"""
+    node.unit("c10b.service", service("/bin/sleep 3", "Type=oneshot"))
+    node.unit("c10a.service", service(dies, "KillMode=mixed", unit="After=c10b.service"))
+    node.sh("systemctl", "start", "c10a")
+    assert node.show("c10a", "Job").get("Job", "") == ""
+    node.sh("systemctl", "start", "--no-block", "c10b")
+    node.sh("systemctl", "restart", "--no-block", "c10a")
+    node.until("c10a", ActiveState="failed")
+    assert int(node.show("c10a", "Job")["Job"]) > 0
+    node.until("c10a", ActiveState="active")
+    assert node.show("c10a", "Job").get("Job", "") == ""
+
+
 def test_a_stop_that_takes_too_long_ends_by_sigkill(node: Node) -> None:
     loop = """/bin/sh -c 'trap "" TERM; while :; do sleep 0.1; done'"""
     node.unit("c11.service", service(loop, "TimeoutStopSec=1", "KillMode=mixed"))

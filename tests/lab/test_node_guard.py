@@ -28,7 +28,7 @@ from .conftest import Node as LabNode
 TINY = Path(__file__).with_name("tiny_engine.py")
 RUN, BY = "run-1", "ann@laptop"
 LONG, SHORT = 60.0, 2.0
-PROOF_S = 60.0  # far above what an engine of a few lines takes, also on a machine with other work
+PROOF_S = 20.0
 GOOD, BAD = "", "--broken"
 _number = itertools.count()
 

@@ -132,20 +132,19 @@ class Manager:
             if old and old.task and not old.task.done():
                 old.task.cancel()
                 await asyncio.wait([old.task])
-            await self._after_others(name, job)
-            unit = self.unit(name)
             if job.kind in ("stop", "restart"):
-                await unit.stop()
-            return True if job.kind == "stop" else await unit.start()
+                await self.unit(name).stop()
+            if job.kind == "stop":
+                return True
+            await self._after_others(name)
+            return await self.unit(name).start()
         finally:
             job.done.set()
             if self.jobs.get(name) is job:
                 del self.jobs[name]
 
-    async def _after_others(self, name: str, job: Job) -> None:
+    async def _after_others(self, name: str) -> None:
         """Waits for the queued jobs of units that this one is ordered behind."""
-        if job.kind == "stop":
-            return
         await asyncio.sleep(0)  # lets the rest of the same batch be queued
         for other, pending in list(self.jobs.items()):
             if other != name and self._ordered(first=other, then=name):

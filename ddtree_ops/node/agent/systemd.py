@@ -13,7 +13,7 @@ from .words import hide, secret_words, unit_words
 COMMAND_S = 60.0
 UNIT_PROPERTIES = (
     "Id,LoadState,FragmentPath,UnitFileState,ActiveState,SubState,Result,MainPID,NRestarts,InvocationID,"
-    "ExecStart,EnvironmentFiles,DropInPaths"
+    "ExecStart,EnvironmentFiles,DropInPaths,Job"
 )
 ALIVE = ("active", "activating", "reloading", "deactivating")
 
@@ -80,6 +80,11 @@ def show_unit(name: str) -> Json:
 def alive_invocation(unit: Json) -> str:
     """The invocation that runs now; "" while nothing runs."""
     return str(unit.get("InvocationID", "")) if unit.get("ActiveState") in ALIVE else ""
+
+
+def has_ended(unit: Json) -> bool:
+    """Whether nothing runs and no job is queued; in the midst of a restart a unit rests too, often failed."""
+    return unit.get("ActiveState") not in ALIVE and not unit.get("Job")
 
 
 def unit_lines(unit: Json, *selection: str) -> tuple[list[Json], str]:

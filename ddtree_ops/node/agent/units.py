@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .base import Json
 from .files import read_text
-from .systemd import alive_invocation, show_unit, show_units
+from .systemd import alive_invocation, has_ended, show_unit, show_units
 from .words import unit_words, without_secrets
 
 GUARD_PREFIX = "ddtree-ops-guard-"
@@ -20,6 +20,7 @@ def unit_facts(name: str, shown: Json | None = None, text: bool = False) -> Json
         "text": (read_text(path) or None) if text and path else None,
         "enabled": unit.get("UnitFileState") in ("enabled", "enabled-runtime", "linked"),
         "active": unit.get("ActiveState") or "inactive",
+        "ended": has_ended(unit),
         "sub": unit.get("SubState") or "dead",
         "result": unit.get("Result") or "success",
         "main_pid": _number(unit.get("MainPID")),

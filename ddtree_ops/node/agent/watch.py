@@ -10,7 +10,7 @@ from .files import exclusive
 from .guard import BY_GUARD, begin_revert, disarm, read_guard, restart_previous, restarted_since
 from .journal import append_once, conclusion_of, entry_of
 from .proof import prove_engine
-from .systemd import show_unit
+from .systemd import has_ended, show_unit
 from .words import engine_key
 
 RESTART_S = 600.0  # a stop may drain for long before the previous release can start
@@ -82,6 +82,5 @@ def _stopped(place: Place) -> Json:
 def _failed(place: Place) -> str:
     """Why systemd has given up on the service; "" while it has not."""
     unit = show_unit(place.unit_name)
-    return (
-        f"{place.unit_name} has failed ({unit.get('Result')})" if unit.get("ActiveState") == "failed" else ""
-    )
+    failed = unit.get("ActiveState") == "failed" and has_ended(unit)
+    return f"{place.unit_name} has failed ({unit.get('Result')})" if failed else ""
