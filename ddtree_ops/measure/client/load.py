@@ -323,7 +323,7 @@ class _Run:
     def _findings(self, busy: float) -> tuple[str, ...]:
         found = [self._gave_up] if self._gave_up else []
         if busy > 0.85:
-            found.append(f"the client used {busy:.0%} of its core: its stamps may be late")
+            found.append(f"the client used {busy:.0%} of its core: what it sends may be late")
         if self._read_early:
             found.append(f"{self._read_early} answers were read during the run to save memory")
         measured = sum(not sample.warmup for sample in self._samples)

@@ -1,8 +1,8 @@
-"""A selector loop that stamps bytes as they arrive and does nothing else with them.
+"""A selector loop that keeps bytes with the time of their arrival and does nothing else with them.
 
 It is not asyncio: at 512 streams with a step every 12 ms, asyncio's handles and callbacks take most
-of a core, and a core that is late stamps late. Pieces are stamped with the time at which the
-selector reported them, since all of a batch had arrived by then.
+of a core, and a core that is late sends late. Pieces bear the kernel's stamp, or where it gives
+none the time at which the selector reported them, since all of a batch had arrived by then.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from ddtree_ops.measure.client.arrival import Arrivals, ask
 from ddtree_ops.measure.client.exchange import Exchange
 from ddtree_ops.measure.client.sample import Outcome
 from ddtree_ops.measure.client.wire import Framing
@@ -44,6 +45,7 @@ class Reactor:
         self._address = self._resolve(host, port)
         self._finished = finished
         self._selector = selectors.DefaultSelector()
+        self._arrivals = Arrivals()
         self._connections: set[Connection] = set()
         self._idle: list[Connection] = []
 
@@ -82,13 +84,13 @@ class Reactor:
     def turn(self, timeout_s: float) -> int:
         """Waits for the network once and handles what came; returns the number of ready connections."""
         ready = self._selector.select(timeout_s)
-        now = time.perf_counter_ns()
+        self._arrivals.begin()
         for key, events in ready:
             connection = key.data
             if connection not in self._connections:  # dropped while handling an earlier one of this batch
                 continue
             if events & READ:
-                self._receive(connection, now)
+                self._receive(connection)
             elif events & WRITE:
                 self._writable(connection)
         return len(ready)
@@ -105,6 +107,7 @@ class Reactor:
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        ask(sock)
         connection = Connection(sock)
         self._connections.add(connection)
         sock.connect_ex(address)  # a refusal shows as a ready socket
@@ -139,9 +142,9 @@ class Reactor:
         if self._selector.get_key(connection.sock).events != wanted:
             self._selector.modify(connection.sock, wanted, connection)
 
-    def _receive(self, connection: Connection, now: int) -> None:
+    def _receive(self, connection: Connection) -> None:
         try:
-            piece = connection.sock.recv(PIECE)
+            piece, stamp = self._arrivals.receive(connection.sock, PIECE)
         except BlockingIOError:
             return
         except OSError as error:
@@ -152,20 +155,20 @@ class Reactor:
             self._broken(connection, "the server closed the connection")
             return
         try:
-            complete = exchange.take(piece, now)
+            complete = exchange.take(piece, stamp)
         except ValueError as error:
             self._end(connection, Outcome.LOST, str(error))
             return
         if complete:
-            self._complete(connection, exchange, now)
+            self._complete(connection, exchange, stamp)
 
-    def _complete(self, connection: Connection, exchange: Exchange, now: int) -> None:
+    def _complete(self, connection: Connection, exchange: Exchange, stamp: int) -> None:
         connection.exchange, connection.fresh = None, False
         if exchange.head is not None and exchange.head.keep_alive and not connection.unsent:
             self._idle.append(connection)
         else:
             self._drop(connection)
-        exchange.finish(Outcome.OK, now)
+        exchange.finish(Outcome.OK, stamp)
         self._finished(exchange)
 
     def _broken(self, connection: Connection, detail: str) -> None:

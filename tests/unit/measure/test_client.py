@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import gc
 import socket
+import sys
+import time
 
 import pytest
 
 from ddtree_ops.measure.client import Closed, Load, Outcome, Poisson, Prompt, Route, run_load
+from ddtree_ops.measure.client.arrival import Arrivals
+from ddtree_ops.measure.client.arrival import ask as ask_for_stamps
+from ddtree_ops.measure.client.exchange import Exchange
+from ddtree_ops.measure.client.reactor import Reactor
 from ddtree_ops.measure.metrics import Limits, summarise
 from ddtree_ops.model.errors import Unreachable, UsageError
 
@@ -304,3 +310,33 @@ def test_events_may_be_separated_by_crlf_and_carry_comments(serve, ask):
     sample = run_load(server.target(), ask(1), one()).samples[0]
     assert (sample.outcome, [count for _, count in sample.arrivals]) == (Outcome.OK, [1, 2])
     assert sample.decode == pytest.approx(0.05, abs=0.03)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps what arrives")
+def test_a_client_that_comes_late_does_not_stamp_late(serve):
+    """The response comes after a few milliseconds, and is read a third of a second later."""
+    target = serve(lambda *_: [(0.0, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nab")]).target()
+    done: list[Exchange] = []
+    with Reactor(target.host, target.port, done.append) as reactor:
+        exchange = Exchange(0, "", b"POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}", due=0)
+        reactor.start(exchange)
+        while not exchange.sent:
+            reactor.turn(1.0)
+        time.sleep(0.3)
+        while not done:
+            reactor.turn(1.0)
+    late = (time.perf_counter_ns() - exchange.sent) / 1e9
+    assert (exchange.ended - exchange.sent) / 1e9 < late / 2
+    assert exchange.sent < exchange.stamps[0] == exchange.ended
+
+
+def test_a_clock_that_is_set_meanwhile_moves_no_stamp(monkeypatch):
+    arrivals = Arrivals()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near, far = socket.create_connection(server.getsockname()), server.accept()[0]
+    with near, far:
+        ask_for_stamps(near)
+        far.send(b"x")
+        monkeypatch.setattr(time, "time_ns", lambda wall=time.time_ns: wall() + 3_600_000_000_000)
+        arrivals.begin()
+        assert arrivals.receive(near, 10) == (b"x", arrivals.now)
