@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV ?= .venv
 PROOF_VENV ?= .venv-proof
 # by file, since nodes are booted once a file; tests wait for engines as often as they compute
-PYTEST_FLAGS ?= -n 3 --dist loadfile --durations 15
+PYTEST_FLAGS ?= -n 3 --dist loadfile --no-loadscope-reorder --durations 15
 PIP = -m pip --disable-pip-version-check install -qq --no-input
 # small matrices: threads only get into each other's way
 export OMP_NUM_THREADS = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -34,6 +35,13 @@ KNOWN_FLAGS = frozenset(
         "--cuda-graph-max-bs",
     }
 )  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with an early test first, then by their number of tests: workers take whole files in this order."""
+    sizes = Counter(item.path for item in items)
+    early = {item.path for item in items if item.get_closest_marker("early")}
+    items.sort(key=lambda item: (item.path not in early, -sizes[item.path]))
 
 
 @pytest.fixture

@@ -127,6 +127,7 @@ def hosts(fleet: Callable[[Kind, int], Lab]) -> Lab:
     return fleet(Kind.SYSTEMD, len(ENDINGS))
 
 
+@pytest.mark.early
 @pytest.mark.systemd
 @pytest.mark.timeout(1500)
 def test_a_node_is_never_left_between_releases(hosts: Lab, tmp_path: Path) -> None:

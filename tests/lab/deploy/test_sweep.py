@@ -1,4 +1,4 @@
-"""Sweeps on a lab node: killed and resumed, failing arms as results, and the node back at what it served."""
+"""Sweeps on a lab node: failing arms as results, and the node back at what it served."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from pathlib import Path
 import pytest
 
 from ddtree_ops.lab.hosts import Kind, Lab
-from ddtree_ops.run.ledger import read_sweep
 
 from .conftest import Operator
-from .sweeping import BACK, as_it_was, cells, killed_and_resumed, with_prompts, words
-
-KILLS = 5
+from .sweeping import BACK, as_it_was, with_prompts, words
 
 
 @pytest.fixture(scope="module")
@@ -27,21 +24,6 @@ def lab(fleet: Callable[[Kind, int], Lab]) -> Lab:
 @pytest.fixture
 def node(fresh: Operator) -> Operator:
     return with_prompts(fresh)
-
-
-@pytest.mark.timeout(900)
-def test_a_sweep_killed_five_times_comes_to_the_same_decision_and_runs_no_cell_twice(node: Operator) -> None:
-    _, unit = node.serving()
-    pair = killed_and_resumed(node, ("--budgets", "8,128", "--topk", "1"), kills=KILLS, timeout_s=600)
-    assert as_it_was(node, unit) == BACK
-    assert pair.kills == KILLS
-    assert set(cells(node.home / "killed").values()) == {1}
-    assert (pair.killed["final"], pair.whole["final"]) == (True, True)
-    assert pair.killed["winner"]["id"] in pair.equals("whole")
-    assert pair.whole["winner"]["id"] in pair.equals("killed")
-    assert "128/1" not in pair.equals("whole") | pair.equals("killed")
-    state, setting = read_sweep(node.home / "killed")
-    assert (len(state.results) >= 8, setting.node) == (True, node.name)
 
 
 def test_arms_that_garble_are_results_with_their_first_wrong_token_and_the_sweep_goes_on(
