@@ -16,6 +16,7 @@ import select
 import socket
 import time
 from dataclasses import dataclass, field
+from functools import cache
 
 STEP_NS = 12_000_000
 FIRST_NS = (60_000_000, 240_000_000)
@@ -24,6 +25,7 @@ HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 )
 NAP_S = 0.0001
+AHEAD = 4096, 256  # requests, and their tokens, whose plans are made before the first one comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Plan:
         return self.first_ns + len(self.steps) * STEP_NS
 
 
+@cache
 def plan(number: int, max_tokens: int, seed: int = 0) -> Plan:
     """The schedule of request `number`; the same for every client, whenever it comes."""
     draw = random.Random(seed * 1_000_003 + number)
@@ -64,6 +67,7 @@ class Stream:
     arrived: int = 0
     position: int = 0
     count: int = 0
+    piece: bytes = b""  # the next one, made while there is time
     sent: list[int] = field(default_factory=list)
 
 
@@ -78,6 +82,8 @@ class Server:
         self.dues: list[tuple[int, int, Stream]] = []
         self.records: list[dict[str, object]] = []
         self.text = WORD * 8192
+        for number in range(AHEAD[0]):
+            plan(number, AHEAD[1], seed)
 
     def serve(self) -> None:
         gc.disable()
@@ -181,6 +187,7 @@ class Server:
         stream.plan = plan(stream.number, int(str(most)), self.seed)
         stream.route, stream.arrived, stream.position, stream.count = path, now, 0, 0
         stream.sent = []
+        stream.piece = HEAD + self.next_piece(stream, stream.plan)
         heapq.heappush(self.dues, (now + stream.plan.first_ns, stream.number, stream))
 
     def whole(self, path: str, tokens: int) -> dict[str, object]:
@@ -201,21 +208,23 @@ class Server:
             steps = stream.plan
             if steps is None:
                 continue
-            added = 1 if stream.position == 0 else steps.steps[stream.position - 1]
-            stream.count += added
-            last = stream.position == len(steps.steps)
-            piece = self.piece(stream, added, last)
             stream.sent.append(time.perf_counter_ns())
-            self.write(stream, HEAD + piece if stream.position == 0 else piece)
+            self.write(stream, stream.piece)
             stream.position += 1
-            if last:
+            if stream.position > len(steps.steps):
                 self.records.append({
                     "number": stream.number, "arrived": stream.arrived, "tokens": steps.tokens,
                     "first_ns": steps.first_ns, "steps": steps.steps, "sent": stream.sent,
                 })  # fmt: skip
                 stream.plan = None
             else:
+                stream.piece = self.next_piece(stream, steps)
                 heapq.heappush(self.dues, (due + STEP_NS, number, stream))
+
+    def next_piece(self, stream: Stream, steps: Plan) -> bytes:
+        added = 1 if stream.position == 0 else steps.steps[stream.position - 1]
+        stream.count += added
+        return self.piece(stream, added, stream.position == len(steps.steps))
 
     def piece(self, stream: Stream, added: int, last: bool) -> bytes:
         if stream.route == "/generate":
