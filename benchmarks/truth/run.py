@@ -241,7 +241,7 @@ def main() -> None:
     wrong = [
         f"{one.client} at {one.concurrency}: {name} {error:+.2%}"
         for one in rows
-        if one.client == "ours"
+        if one.client.startswith("ours")
         for name, error in one.errors.items()
         if abs(error) > TOLERANCE.get(one.concurrency, 0.02)
     ]
