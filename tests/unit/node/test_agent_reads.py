@@ -37,6 +37,23 @@ def test_systemctls_properties_become_a_unit() -> None:
 
 
 @pytest.mark.parametrize(
+    ("state", "job", "ended"),
+    [
+        ("active", "", False),
+        ("activating", "", False),
+        ("failed", "", True),
+        ("inactive", "", True),
+        ("deactivating", "71", False),
+        ("failed", "71", False),
+        ("inactive", "71", False),
+    ],
+)
+def test_a_unit_has_ended_when_nothing_runs_and_no_job_is_queued(state: str, job: str, ended: bool) -> None:
+    shown = parse_shown(f"Id=a.service\nActiveState={state}\n" + (f"Job={job}\n" if job else ""))
+    assert unit_facts("a.service", shown[0])["ended"] is ended
+
+
+@pytest.mark.parametrize(
     ("command", "engine"),
     [
         ("/v/bin/python -m sglang.launch_server --port 1", True),
