@@ -312,8 +312,28 @@ def test_events_may_be_separated_by_crlf_and_carry_comments(serve, ask):
     assert sample.decode == pytest.approx(0.05, abs=0.03)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps what arrives")
-def test_a_client_that_comes_late_does_not_stamp_late(serve):
+@pytest.fixture
+def stamped():
+    """Two ends of a connection; what the second one gets is stamped, as soon as the kernel has begun to.
+
+    It begins a while after the first socket on a machine asks for it, and until then stamps what is read.
+    """
+    if sys.platform != "linux":
+        pytest.skip("only Linux stamps what arrives")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        far, near = socket.create_connection(server.getsockname()), server.accept()[0]
+    with near, far:
+        ask_for_stamps(near)
+        for _ in range(100):
+            far.send(b"x")
+            time.sleep(0.05)
+            (arrivals := Arrivals()).begin()
+            if arrivals.receive(near, 10)[1] < arrivals.now - 40_000_000:
+                break
+        yield far, near
+
+
+def test_a_client_that_comes_late_does_not_stamp_late(serve, stamped):
     """The response comes after a few milliseconds, and is read a third of a second later."""
     target = serve(lambda *_: [(0.0, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nab")]).target()
     done: list[Exchange] = []
@@ -330,13 +350,30 @@ def test_a_client_that_comes_late_does_not_stamp_late(serve):
     assert exchange.sent < exchange.stamps[0] == exchange.ended
 
 
-def test_a_clock_that_is_set_meanwhile_moves_no_stamp(monkeypatch):
+def test_a_clock_that_is_set_meanwhile_moves_no_stamp(stamped, monkeypatch):
+    far, near = stamped
     arrivals = Arrivals()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        near, far = socket.create_connection(server.getsockname()), server.accept()[0]
-    with near, far:
-        ask_for_stamps(near)
-        far.send(b"x")
-        monkeypatch.setattr(time, "time_ns", lambda wall=time.time_ns: wall() + 3_600_000_000_000)
-        arrivals.begin()
-        assert arrivals.receive(near, 10) == (b"x", arrivals.now)
+    far.send(b"x")
+    monkeypatch.setattr(time, "time_ns", lambda wall=time.time_ns: wall() + 3_600_000_000_000)
+    arrivals.begin()
+    assert arrivals.receive(near, 10) == (b"x", arrivals.now)
+
+
+def test_a_reader_who_is_interrupted_keeps_the_kernels_stamps(stamped, monkeypatch):
+    """The process loses its core between two looks at two clocks."""
+    far, near = stamped
+    arrivals, real, waits = Arrivals(), time.time_ns, [0.02, 0.02]
+
+    def interrupted():
+        if waits:
+            time.sleep(waits.pop())
+        return real()
+
+    sent = time.perf_counter_ns()
+    far.send(b"x")
+    time.sleep(0.2)
+    monkeypatch.setattr(time, "time_ns", interrupted)
+    arrivals.begin()
+    stamp = arrivals.receive(near, 10)[1]
+    assert abs(stamp - sent) < (arrivals.now - sent) / 2
+    assert not waits
