@@ -23,15 +23,15 @@ def lab(fleet: Callable[[Kind, int], Lab]) -> Lab:
 @pytest.mark.early
 @pytest.mark.timeout(900)
 def test_a_sweep_killed_five_times_comes_to_the_same_decision_and_runs_no_cell_twice(fresh: Operator) -> None:
+    """Its arms are far apart: what other tests take from the machine meanwhile can't turn the decision."""
     node = with_prompts(fresh)
     _, unit = node.serving()
-    pair = killed_and_resumed(node, ("--budgets", "8,128", "--topk", "1"), kills=KILLS, timeout_s=600)
+    grid = ("--budgets", "8,64,128", "--topk", "1", "--no-baselines")
+    pair = killed_and_resumed(node, grid, kills=KILLS, timeout_s=600)
     assert as_it_was(node, unit) == BACK
     assert pair.kills == KILLS
     assert set(cells(node.home / "killed").values()) == {1}
     assert (pair.killed["final"], pair.whole["final"]) == (True, True)
-    assert pair.killed["winner"]["id"] in pair.equals("whole")
-    assert pair.whole["winner"]["id"] in pair.equals("killed")
-    assert "128/1" not in pair.equals("whole") | pair.equals("killed")
+    assert (pair.killed["winner"]["id"], pair.whole["winner"]["id"]) == ("8/1", "8/1")
     state, setting = read_sweep(node.home / "killed")
-    assert (len(state.results) >= 8, setting.node) == (True, node.name)
+    assert (len(state.results) >= 6, setting.node) == (True, node.name)
