@@ -204,7 +204,7 @@ def test_a_budget_whose_graphs_do_not_fit_the_gpu_is_refused_with_numbers(fresh:
 
 
 def test_a_second_operator_is_refused_while_the_first_is_at_work(fresh: Operator) -> None:
-    fresh.profile["environment"]["REFERENCE_ENGINE_FAULT"] = "slow-load=6"
+    fresh.profile["environment"]["REFERENCE_ENGINE_FAULT"] = "slow-load=30"
     fresh.save()
     first = fresh.start("deploy", "--yes")
     try:
