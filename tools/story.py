@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -90,18 +91,25 @@ class Played:
     output: str
 
 
-def play(lab: Lab, name: str, home: Path) -> Iterator[Played]:
+def play(
+    lab: Lab,
+    name: str,
+    home: Path,
+    scenes: Sequence[Scene] = SCENES,
+    inventory: Path | None = None,
+    limit_s: float = 300,
+) -> Iterator[Played]:
     """Runs the scenes in order on one host of the lab; output is as a terminal shows it."""
     environment = os.environ | {
-        "DDTREE_OPS_INVENTORY": str(lab.inventory),
+        "DDTREE_OPS_INVENTORY": str(inventory or lab.inventory),
         "XDG_STATE_HOME": str(home),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
     }
-    for scene in SCENES:
+    for scene in scenes:
         argv = lab.operator((sys.executable, "-m", "ddtree_ops", *scene.words, "--host", name))
         done = subprocess.run(
             argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, check=False,
-            stdin=subprocess.DEVNULL, timeout=300,
+            stdin=subprocess.DEVNULL, timeout=limit_s, cwd=home,
         )  # fmt: skip
         yield Played(scene=scene, code=done.returncode, output=done.stdout)
 
@@ -112,22 +120,26 @@ def accept_length(output: str) -> float:
     return float(found[-1])
 
 
-def page(played: list[Played], name: str) -> str:
+def page(head: Sequence[str], played: Sequence[Played], name: str) -> str:
+    """The page: `head`, then each scene's text, command, output and exit code."""
+    lines = [*head, ""]
+    for one in played:
+        words = shlex.join(one.scene.words)
+        output = "\n".join(_cut(line) for line in one.output.rstrip().splitlines())
+        lines += [one.scene.text, "", "```console", f"$ ddtree-ops {words} --host {name}", output, "```", ""]
+        lines += [f"Exit code {one.code}.", ""]
+    return "\n".join(lines)
+
+
+def _head() -> tuple[str, ...]:
     stamp = datetime.now(UTC).date().isoformat()
-    lines = [
+    return (
         "# An afternoon on a node",
         "",
         f"Written by `python tools/story.py` on {stamp}: {platform.system()} {platform.machine()}, real",
         "OpenSSH and systemd in a network namespace, the reference engine in place of SGLang's. The same",
         "scenes are a test, `tests/lab/deploy/test_story.py`. Long lines are cut.",
-        "",
-    ]
-    for one in played:
-        words = " ".join(one.scene.words)
-        output = "\n".join(_cut(line) for line in one.output.rstrip().splitlines())
-        lines += [one.scene.text, "", "```console", f"$ ddtree-ops {words} --host {name}", output, "```", ""]
-        lines += [f"Exit code {one.code}.", ""]
-    return "\n".join(lines)
+    )
 
 
 def main() -> None:
@@ -135,10 +147,12 @@ def main() -> None:
         lab = open_lab(Kind.SYSTEMD, Path(folder) / "lab")
         try:
             (host,) = lab.up(1)
-            played = list(play(lab, host.name, Path(folder) / "home"))
+            home = Path(folder) / "home"
+            home.mkdir()
+            played = list(play(lab, host.name, home))
         finally:
             lab.down()
-    PAGE.write_text(page(played, host.name), encoding="utf-8")
+    PAGE.write_text(page(_head(), played, host.name), encoding="utf-8")
 
 
 def _cut(line: str) -> str:

@@ -24,7 +24,10 @@ COMMON = [
 
 @dataclass(frozen=True)
 class Cell:
-    """One server to start: plain, the DFLASH chain, or a tree of `budget` nodes, `cap` candidates a depth."""
+    """One server to start: plain, the DFLASH chain, or a tree of `budget` nodes, `cap` candidates a depth.
+
+    `site` says which sources it runs from; by itself the plain server is stock, all others are patched.
+    """
 
     pair: str
     kind: str  # plain | chain | tree
@@ -33,10 +36,16 @@ class Cell:
     graphs: bool = True
     tp: int = 1
     extra: tuple[str, ...] = ()
+    site: str = ""  # stock | patched
+
+    @property
+    def patched(self) -> bool:
+        return self.site == "patched" if self.site else self.kind != "plain"
 
     @property
     def name(self) -> str:
         shape = f"b{self.budget}c{self.cap}" if self.kind == "tree" else self.kind
+        shape += f"@{self.site}" if self.site else ""
         parts = [self.pair, shape, "graph" if self.graphs else "eager"]
         return "-".join(
             parts + ([f"tp{self.tp}"] if self.tp > 1 else []) + [x.strip("-") for x in self.extra]
@@ -119,7 +128,7 @@ def command(cell: Cell, setup: Setup, port: int) -> list[str]:
 
 
 def start(cells: list[Cell], setup: Setup, gpus: int = 1, base_port: int = 10000) -> list[Server]:
-    """Starts all at once, spread over the GPUs; the plain server runs from the unpatched tree.
+    """Starts all at once, spread over the GPUs.
 
     Ports stay below the range from which Linux takes outgoing ones: polling a free port there can connect to
     itself.
@@ -128,7 +137,7 @@ def start(cells: list[Cell], setup: Setup, gpus: int = 1, base_port: int = 10000
     servers = []
     for index, cell in enumerate(cells):
         port = base_port + 100 * index
-        site = setup.stock if cell.kind == "plain" else setup.patched
+        site = setup.patched if cell.patched else setup.stock
         first = setup.first_gpu + index * cell.tp % gpus
         devices = ",".join(str(first + one) for one in range(cell.tp))
         env = {**os.environ, "PYTHONPATH": site, "CUDA_VISIBLE_DEVICES": devices, "OMP_NUM_THREADS": "1"}

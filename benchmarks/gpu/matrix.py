@@ -2,7 +2,7 @@
 
 For each cell and batch size every prompt is decoded greedily; ids are compared with the plain server's one-
 at-a-time ids. Acceptance is the mean over prompts of completion tokens / verify steps, prefill's token
-included.
+included; it is given for the pair's own prompts and for pieces of library source, as far as each was asked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
             print(f"# out of time: {len(cells) - at} cells not run: {[cell.name for cell in cells[at:]]}")
             break
         _wave(cells[at : at + args.wave], setup, prompts, args)
-    report(load(out)["cells"])
+    report(load(out)["cells"], {name: len(shipped(home)) for name, home in setup.pairs.items()})
 
 
 def load(out: Path) -> dict[str, Any]:
@@ -46,11 +46,16 @@ def load(out: Path) -> dict[str, Any]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
-    parser.add_argument("--cells", required=True, help="e.g. plain,chain,7x1,16x4 (budget x cap)")
+    parser.add_argument(
+        "--cells",
+        required=True,
+        help="e.g. plain,chain,7x1,16x4 (budget x cap); chain@stock runs from unpatched sources, "
+        "plain@patched from patched ones",
+    )
     parser.add_argument("--graphs", default="on", help="on, off or on,off")
     parser.add_argument("--batches", default="1,16")
     parser.add_argument(
-        "--prompts", type=int, default=0, help="pieces of library source; 0: the pair's own prompts"
+        "--prompts", type=int, default=0, help="pieces of library source, beside the pair's own prompts"
     )
     parser.add_argument("--modules", default=TRAINED, help="library modules that --prompts takes pieces of")
     parser.add_argument("--new-tokens", type=int, default=128)
@@ -69,7 +74,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _prompts(args: argparse.Namespace, home: Path) -> list[list[int]]:
-    return library(home, args.prompts, args.modules) if args.prompts else shipped(home)
+    return shipped(home) + library(home, args.prompts, args.modules)
 
 
 def _cells(args: argparse.Namespace) -> list[Cell]:
@@ -82,8 +87,9 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
 
 def _cell(pair: str, word: str, graphs: bool, args: argparse.Namespace) -> Cell:
     common = {"pair": pair, "graphs": graphs, "tp": args.tp, "extra": tuple(args.flag)}
-    if word in ("plain", "chain"):
-        return Cell(kind=word, **common)
+    kind, _, site = word.partition("@")
+    if kind in ("plain", "chain"):
+        return Cell(kind=kind, site=site, **common)
     budget, cap = word.split("x")
     return Cell(kind="tree", budget=int(budget), cap=int(cap), **common)
 
@@ -140,9 +146,7 @@ def _figures(replies: list[Any], seconds: float) -> dict[str, Any]:
     }
     figures["passes"] = [round(seconds, 3)]
     if all(steps):
-        figures["accept"] = statistics.mean(
-            m["completion_tokens"] / s for m, s in zip(metas, steps, strict=True)
-        )
+        figures["accepts"] = [m["completion_tokens"] / s for m, s in zip(metas, steps, strict=True)]
         figures["steps"] = steps
         figures["ms_step"] = 1e3 * seconds / sum(steps)
         figures["ddtree"] = metas[0].get("ddtree")
@@ -166,10 +170,14 @@ def first_difference(ours: list[int], theirs: list[int]) -> int | None:
     return next((at for at, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other), None)
 
 
-def report(done: dict[str, Any]) -> None:
-    """One line a cell and batch: prompts equal to the plain server's, acceptance, tokens/s, ms a step."""
-    print("| cell | batch | ids equal | first differences | accept (mean of 128/steps) | tok/s | ms/step |")
-    print("|---|---|---|---|---|---|---|")
+def report(done: dict[str, Any], own: dict[str, int]) -> None:
+    """One line a cell and batch: prompts equal to the plain server's, acceptance, tokens/s, ms a step.
+
+    `own` says how many of each pair's prompts, the first ones, are the pair's own.
+    """
+    print("accept: mean over prompts of new tokens / verify steps, on the pair's own prompts and on pieces")
+    print("| cell | batch | ids equal | first differences | accept own | pieces | tok/s | ms/step |")
+    print("|---|---|---|---|---|---|---|---|")
     for name, result in done.items():
         if "error" in result:
             print(f"| {name} | error | {result['error'][:2000]} |")
@@ -178,22 +186,24 @@ def report(done: dict[str, Any]) -> None:
         plain = reference(done, pair, rest)
         chain = done.get(f"{pair}-chain-{name.split('-')[2]}{rest}", {}).get("batches", {})
         for size, figures in result["batches"].items():
-            print(_line(name, size, figures, plain, chain.get(size)), flush=True)
+            line = _line(figures, plain, chain.get(size), own[pair])
+            print(f"| {name} | {size} | {line}", flush=True)
 
 
-def _line(name: str, size: str, figures: dict[str, Any], plain: Any, chain: Any) -> str:
+def _line(figures: dict[str, Any], plain: Any, chain: Any, own: int) -> str:
     places: list[Any] = []
     if plain:
         places = [first_difference(a, b) for a, b in zip(figures["ids"], plain, strict=True)]
     odd = [f"{index}@{place}" for index, place in enumerate(places) if place is not None]
     equal = f"{len(places) - len(odd)}/{len(places)}"
-    accept = f"{figures['accept']:.3f}" if "accept" in figures else "–"
+    parts = [figures.get("accepts", [])[:own], figures.get("accepts", [])[own:]]
+    accept = " | ".join(f"{statistics.mean(part):.3f}" if part else "–" for part in parts)
     step = f"{figures['ms_step']:.3f}" if "ms_step" in figures else "–"
     if chain and "ms_step" in figures and "ms_step" in chain:
         step += f" ({figures['ms_step'] / chain['ms_step']:.3f}× chain)"
         if figures["steps"] == chain["steps"]:
             step += " steps = chain's"
-    return f"| {name} | {size} | {equal} | {' '.join(odd[:12])} | {accept} | {figures['tok_s']} | {step} |"
+    return f"{equal} | {' '.join(odd[:12])} | {accept} | {figures['tok_s']} | {step} |"
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 For each prompt and temperature both servers give --draws samples of five tokens: the first comes from
 prefill, the next one to four from verified trees. The sequences of each length are compared by a two-sample
 chi-square test over those that both servers together gave at least ten times, the rest pooled; p-values are
-Bonferroni-corrected over all.
+Bonferroni-corrected over all. `--flattest K` chooses the K prompts, among pieces of library source, whose
+first hundred samples differ most.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from engines import Cell, Server, add_arguments, ids_of, setup_of, start, stop, wait
-from prompts import shipped
+from prompts import TRAINED, library, shipped
 from scipy.stats import chi2_contingency
 
 LENGTH = 5
@@ -31,6 +32,10 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=20000)
     parser.add_argument("--temperatures", default="0.8,1.0")
     parser.add_argument("--chosen", default="0,5", help="indices into the pair's prompts")
+    parser.add_argument(
+        "--flattest", type=int, default=0, help="choose this many among 64 pieces of library source instead"
+    )
+    parser.add_argument("--modules", default=TRAINED, help="library modules that --flattest looks through")
     args = parser.parse_args()
     setup = setup_of(args)
     pair = next(iter(setup.pairs))
@@ -40,7 +45,7 @@ def main() -> None:
     )
     try:
         wait(servers, args.up_s)
-        prompts = shipped(setup.pairs[pair])
+        prompts = _prompts(servers[0], setup.pairs[pair], args)
         with ThreadPoolExecutor(2) as pool:
             plain, tree = pool.map(lambda server: draw_all(server, prompts, args), servers)
     finally:
@@ -54,13 +59,29 @@ def _tree(pair: str, budget: int, cap: int) -> Cell:
     return Cell(pair=pair, kind="tree", budget=budget, cap=cap)
 
 
-def draw_all(server: Server, prompts: list[list[int]], args: argparse.Namespace) -> dict[str, Any]:
+def _prompts(plain: Server, home: Path, args: argparse.Namespace) -> dict[int, list[int]]:
+    """The prompts to draw from, by their index among the pair's own or among the pieces."""
+    if not args.flattest:
+        own = shipped(home)
+        return {int(word): own[int(word)] for word in args.chosen.split(",")}
+    pieces = dict(enumerate(library(home, 64, args.modules)))
+    spread = {index: _spread(plain, piece) for index, piece in pieces.items()}
+    flattest = sorted(spread, key=lambda index: -spread[index])[: args.flattest]
+    return {index: pieces[index] for index in flattest}
+
+
+def _spread(plain: Server, prompt: list[int]) -> int:
+    """How many different continuations the plain server's first samples have."""
+    return len({tuple(ids) for ids in _draws(plain, prompt, 1.0, AT_ONCE)["ids"]})
+
+
+def draw_all(server: Server, prompts: dict[int, list[int]], args: argparse.Namespace) -> dict[str, Any]:
     """All samples by "prompt temperature", and the mean accept length of the requests."""
-    found: dict[str, Any] = {}
-    for index in (int(word) for word in args.chosen.split(",")):
-        for temperature in (float(word) for word in args.temperatures.split(",")):
-            found[f"{index} {temperature}"] = _draws(server, prompts[index], temperature, args.draws)
-    return found
+    return {
+        f"{index} {temperature}": _draws(server, prompt, float(temperature), args.draws)
+        for index, prompt in prompts.items()
+        for temperature in args.temperatures.split(",")
+    }
 
 
 def _draws(server: Server, prompt: list[int], temperature: float, draws: int) -> dict[str, Any]:

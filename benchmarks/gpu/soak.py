@@ -36,11 +36,16 @@ def main() -> None:
     parser.add_argument("--tree", default="16x4")
     parser.add_argument("--requests", type=int, default=10000)
     parser.add_argument("--concurrency", type=int, default=48)
+    parser.add_argument(
+        "--flag", action="append", default=[], help="a further flag for the tree's server; few --tokens and"
+        " --schedule-conservativeness=0.1 force retractions",
+    )  # fmt: skip
     args = parser.parse_args()
     setup = setup_of(args)
     pair = next(iter(setup.pairs))
     budget, cap = (int(part) for part in args.tree.split("x"))
-    tree = Cell(pair=pair, kind="tree", budget=budget, cap=cap, extra=("--enable-metrics",))
+    extra = ("--enable-metrics", *args.flag)
+    tree = Cell(pair=pair, kind="tree", budget=budget, cap=cap, extra=extra)
     servers = start([tree, Cell(pair=pair, kind="plain")], setup, args.gpus, base_port=26000)
     try:
         wait(servers, args.up_s)

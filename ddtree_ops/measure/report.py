@@ -82,10 +82,11 @@ def number(value: float | None, digits: int = 3) -> str:
         return ""
     if value == 0:
         return "0"
-    if abs(value) >= 10**digits:
+    rounded = float(f"{value:.{digits}g}")  # 999.9 is 1,000
+    if abs(rounded) >= 10**digits:
         return f"{value:,.0f}"
-    text = f"{value:.{digits}g}"
-    return f"{value:.8f}".rstrip("0") if "e" in text else text
+    text = f"{rounded:.{digits}g}"
+    return f"{rounded:.8f}".rstrip("0") if "e" in text else text
 
 
 def span(low: float | None, high: float | None) -> str:

@@ -55,10 +55,11 @@ def needed_files(names: Iterable[str], sets_dir: Path) -> tuple[str, ...]:
 
 
 def resolve(names: Iterable[str], sets_dir: Path) -> tuple[PatchSet, ...]:
-    """The sets in the order of their application, includes first, each once."""
+    """The sets in the order of their application, includes first, each once; operators' diffs are none."""
     order: dict[str, PatchSet] = {}
     for name in names:
-        _resolve(name, sets_dir, order, ())
+        if not name.endswith(DIFF):
+            _resolve(name, sets_dir, order, ())
     return tuple(order.values())
 
 
@@ -93,7 +94,7 @@ def _sorted_names(names: Iterable[str], sets_dir: Path) -> tuple[tuple[PatchSet,
         if wanted.count(name) > 1:
             raise UsageError("patches", f"got {name} twice, expected each once")
     diffs = tuple(name for name in wanted if name.endswith(DIFF))
-    return resolve((name for name in wanted if name not in diffs), sets_dir), diffs
+    return resolve(wanted, sets_dir), diffs
 
 
 def _resolve(name: str, sets_dir: Path, order: dict[str, PatchSet], asked_by: tuple[str, ...]) -> None:

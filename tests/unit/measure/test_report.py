@@ -168,8 +168,10 @@ def test_an_empty_chart_is_drawn_without_figures():
 
 def test_figures_are_short():
     """Three digits, no exponents, nothing for what is not known."""
-    values = (0.0, 1.23456, 123.4, 98765.0, 0.000123, None, float("nan"))
-    assert [number(value) for value in values] == ["0", "1.23", "123", "98,765", "0.000123", "", ""]
+    values = (0.0, 1.23456, 123.4, 999.9033, 98765.0, 0.00012345, None, float("nan"))
+    assert [number(value) for value in values] == [
+        *("0", "1.23", "123", "1,000", "98,765", "0.000123", "", "")
+    ]
     assert span(1.0, float("inf")) == ""
 
 
