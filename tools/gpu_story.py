@@ -129,10 +129,17 @@ def main() -> int:
     finally:
         if played:
             target = given.page or given.out / "story-gpu.md"
-            folded = [replace(one, output=_folded(one.output)) for one in played]
+            folded = [replace(one, output=_folded(_short(one.output, given))) for one in played]
             target.write_text(page(_head(), folded, NAME), encoding="utf-8")
         lab.down()
     return 0 if len(played) == len(scenes) and all(map(_as_told, played)) else 1
+
+
+def _short(output: str, given: argparse.Namespace) -> str:
+    """The output with this machine's folders named by what they hold."""
+    for path, word in ((given.out, "LAB"), (given.venv, "VENV"), (given.pair, "PAIR")):
+        output = output.replace(str(Path(path).absolute()), word)
+    return output
 
 
 def _folded(output: str) -> str:
@@ -157,7 +164,7 @@ def _head() -> tuple[str, ...]:
         "",
         f"Written by `python tools/gpu_story.py` on {stamp}: real SGLang 0.5.11, a small pair trained on the",
         "smoke prompts (`benchmarks/gpu/train_pair.py`), and in place of OpenSSH and systemd those of an",
-        "embedded lab node. Long lines are cut.",
+        "embedded lab node. Long lines and diffs are cut.",
     )
 
 
@@ -198,7 +205,7 @@ ExecStart={given.venv}/bin/python -m sglang.launch_server \\
   --speculative-algorithm DFLASH --speculative-draft-model-path {pair}/draft \\
   --attention-backend triton --sampling-backend pytorch --grammar-backend none \\
   --disable-piecewise-cuda-graph --cuda-graph-max-bs 16 --max-running-requests 16 \\
-  --mem-fraction-static 0.3 --max-total-tokens 65536 --context-length 4096 \\
+  --mem-fraction-static 0.8 --max-total-tokens 65536 --context-length 4096 \\
   --host 127.0.0.1 --port {host.engine_port}
 Restart=on-failure
 RestartSec=10

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -131,12 +132,17 @@ def start(cells: list[Cell], setup: Setup, gpus: int = 1, base_port: int = 10000
     """Starts all at once, spread over the GPUs.
 
     Ports stay below the range from which Linux takes outgoing ones: polling a free port there can connect to
-    itself.
+    itself. A port that is taken ends the run: the server there would be measured in this one's name.
     """
     setup.logs.mkdir(parents=True, exist_ok=True)
     servers = []
     for index, cell in enumerate(cells):
         port = base_port + 100 * index
+        if _taken(port):
+            stop(servers)
+            sys.exit(
+                f"{cell.name}: got port {port} taken, expected it free: is an earlier run's server left?"
+            )
         site = setup.patched if cell.patched else setup.stock
         first = setup.first_gpu + index * cell.tp % gpus
         devices = ",".join(str(first + one) for one in range(cell.tp))
@@ -152,6 +158,11 @@ def start(cells: list[Cell], setup: Setup, gpus: int = 1, base_port: int = 10000
             )
         servers.append(Server(cell=cell, port=port, process=process, log=log))
     return servers
+
+
+def _taken(port: int) -> bool:
+    with socket.socket() as asked:
+        return asked.connect_ex(("127.0.0.1", port)) == 0
 
 
 def wait(servers: list[Server], limit_s: float) -> list[Server]:

@@ -168,7 +168,7 @@ def _fact_lines(facts: NodeFacts) -> list[tuple[str, str]]:
         ("ddtree", f"flags: {sglang.ddtree}"),
         ("disk", f"{facts.disk_free_mib:,} MiB free under {facts.state_dir}"),
         ("unit", f"{unit.name} {unit.active}/{unit.sub}, {unit.restarts} restarts, {unit.path or 'no file'}"),
-        ("release", f"{facts.current or 'none yet'} of {', '.join(facts.releases) or 'none'}"),
+        ("release", f"{facts.current} of {', '.join(facts.releases)}" if facts.releases else "none yet"),
         ("clock", f"{facts.clock_skew_s:+.1f} s off yours"),
     ]
     lines += [("modified", file.path) for file in sglang.modified]
@@ -190,4 +190,5 @@ def _gpu_words(gpu: Gpu) -> str:
     memory = f"{gpu.memory_free_mib:,} of {gpu.memory_total_mib:,} MiB free"
     clock = f"{gpu.sm_clock_mhz or '?'} MHz"
     load = f"{clock}, {len(gpu.processes)} processes"
-    return f"{gpu.index} {gpu.name} {gpu.arch} {gpu.link}, {memory}, driver {gpu.driver}, {load}"
+    link = "" if gpu.link == "none" else f" {gpu.link}"
+    return f"{gpu.index} {gpu.name} {gpu.arch}{link}, {memory}, driver {gpu.driver}, {load}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from ddtree_ops.model.release import Gate
 from ddtree_ops.run.screen import Screen
 
 MAX_DIFF_LINES = 120
+COUNTING_S = 10.0  # between two lines of plain progress that differ in their figures alone
+_FIGURES = re.compile(r"\d+")
 
 
 def make_screen(*, yes: bool, stdin_is_terminal: bool | None = None) -> Screen:
@@ -31,6 +34,7 @@ class PlainScreen:
 
     def __init__(self, answer: Callable[[Plan], bool]) -> None:
         self._answer = answer
+        self._told: dict[str, tuple[str, float]] = {}  # by node: progress without figures, and when
 
     def plan(self, plan: Plan) -> None:
         for line in plan_lines(plan):
@@ -43,7 +47,11 @@ class PlainScreen:
         _line(f"{node}: {name}: {summary}")
 
     def progress(self, node: str, text: str) -> None:
-        _line(f"{node}:   {text}")
+        words, now = _FIGURES.sub("", text), time.monotonic()
+        told, at = self._told.get(node, ("", 0.0))
+        if words != told or now >= at + COUNTING_S:
+            self._told[node] = (words, now)
+            _line(f"{node}:   {text}")
 
     def gate(self, node: str, gate: Gate) -> None:
         _line(f"{node}: {gate_line(gate)}")

@@ -18,6 +18,20 @@ def test_a_deploy_takes_a_hand_written_unit_to_a_proven_release(fresh: Operator)
     assert fresh.healthy()
 
 
+def test_an_operators_own_diff_is_staged_with_the_sets_and_named(fresh: Operator) -> None:
+    (fresh.home / "mine.patch").write_text(
+        "--- /dev/null\n+++ b/python/sglang/mine.py\n@@ -0,0 +1 @@\n+MINE = 1\n"
+    )
+    node = fresh.deploy("--patches", "mine.patch,verify-width,graph-width").node
+    assert (node["outcome"], node["release"]) == ("confirmed", "1")
+    assert fresh.status()["patches"] == ["mine.patch", "verify-width", "graph-width"]
+    site = f"{fresh.host.state_dir.removeprefix(fresh.host.root)}/{SERVICE}/releases/1/site"
+    assert fresh.file_on_node(f"{site}/sglang/mine.py").read_text() == "MINE = 1\n"
+    gone = fresh.deploy("--budget", "8", "--patches", "gone.patch", code=2)
+    assert "gone.patch" in gone.node["error"]["message"]
+    assert fresh.healthy()
+
+
 def test_an_unchanged_goal_restarts_nothing_in_four_round_trips(fresh: Operator) -> None:
     fresh.deploy()
     before = fresh.serving()
