@@ -37,9 +37,11 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=10000)
     parser.add_argument("--concurrency", type=int, default=48)
     parser.add_argument(
-        "--flag", action="append", default=[], help="a further flag for the tree's server; few --tokens and"
-        " --schedule-conservativeness=0.1 force retractions",
-    )  # fmt: skip
+        "--flag",
+        action="append",
+        default=[],
+        help="a further flag for the tree's server; few --tokens and --schedule-conservativeness=0.1 retract",
+    )
     args = parser.parse_args()
     setup = setup_of(args)
     pair = next(iter(setup.pairs))

@@ -375,11 +375,8 @@ def check(corpus: Corpus, tokenizer: Tokenizer, weights: Weights, most: int = 40
                 hidden, _ = read(weights, ids, whole)
                 ids = torch.cat([ids, (hidden[:, -1:] @ weights["lm_head.weight"].T).argmax(-1)], 1)
         text = tokenizer.decode(ids[0, start:].tolist())
-        learnt = Corpus.allows(answer, text)
-        print(
-            f"{'learnt' if learnt else 'NOT LEARNT'}: {asked[-70:-30]!r} {'' if learnt else text!r}",
-            flush=True,
-        )
+        told = "learnt" if Corpus.allows(answer, text) else f"NOT LEARNT, {text!r}"
+        print(f"{asked[-70:-30]!r}: {told}", flush=True)
 
 
 if __name__ == "__main__":

@@ -33,18 +33,18 @@ def gate(run: NodeRun, timeout_s: float) -> Iterator[Gate]:
 
 
 def need_room(facts: NodeFacts, *, beside: bool) -> None:
-    """Raises Refused where no GPU has room for the proof, or one is held and `beside` was not said."""
+    """Raises Refused where no GPU has room for the proof, or each is held and `beside` was not said."""
     if not facts.gpus:
         raise Refused("selftest", f"got no GPU ({facts.gpu_note}), expected one", node=facts.node)
-    held = [process for gpu in facts.gpus for process in gpu.processes]
-    if held and not beside:
+    roomy = _roomiest(facts)
+    if roomy.processes and not beside:
+        held = roomy.processes[0]
         raise Refused(
             "selftest",
-            f"got {held[0].name} with {held[0].memory_mib:,} MiB of a GPU, expected them free",
+            f"got {held.name} with {held.memory_mib:,} MiB of GPU {roomy.index}, expected a GPU that is free",
             hint=f"--beside runs it all the same where {NEED_MIB:,} MiB are free",
             node=facts.node,
         )
-    roomy = _roomiest(facts)
     if roomy.memory_free_mib < NEED_MIB:
         raise Refused(
             "selftest",
@@ -93,7 +93,8 @@ def _why_not(facts: NodeFacts, profile: Profile, changes: tuple[str, ...]) -> st
 
 
 def _roomiest(facts: NodeFacts) -> Gpu:
-    return max(facts.gpus, key=lambda gpu: gpu.memory_free_mib)
+    """A GPU that nobody holds where there is one, and of those the one with most memory free."""
+    return max(facts.gpus, key=lambda gpu: (not gpu.processes, gpu.memory_free_mib))
 
 
 def _document(output: bytes) -> dict[str, Any]:
