@@ -15,7 +15,6 @@ import itertools
 import json
 import sys
 import time
-import urllib.error
 import urllib.request
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -178,7 +177,7 @@ def _serve(lab: Lab, host: LabHost, given: argparse.Namespace) -> float:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{host.engine_port}/health", timeout=5):
                 return time.monotonic() - began
-        except (OSError, urllib.error.HTTPError):
+        except OSError:
             time.sleep(0.5)
     last = lab.run(host.name, ("journalctl", "-u", SERVICE, "-n", "60", "--no-pager"))
     sys.exit(f"the engine did not come up:\n{last.stdout.decode(errors='replace')}")

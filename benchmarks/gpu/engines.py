@@ -129,13 +129,14 @@ def command(cell: Cell, setup: Setup, port: int) -> list[str]:
 
 
 def start(cells: list[Cell], setup: Setup, gpus: int = 1, base_port: int = 10000) -> list[Server]:
-    """Starts all at once, spread over the GPUs.
+    """Starts all at once, spread over the GPUs; a SIGTERM from now on ends the run as an error does.
 
     Ports stay below the range from which Linux takes outgoing ones: polling a free port there can connect to
     itself. A port that is taken ends the run: the server there would be measured in this one's name.
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that who calls stops the servers
     setup.logs.mkdir(parents=True, exist_ok=True)
-    servers = []
+    servers: list[Server] = []
     for index, cell in enumerate(cells):
         port = base_port + 100 * index
         if _taken(port):

@@ -168,7 +168,7 @@ def _fact_lines(facts: NodeFacts) -> list[tuple[str, str]]:
         ("ddtree", f"flags: {sglang.ddtree}"),
         ("disk", f"{facts.disk_free_mib:,} MiB free under {facts.state_dir}"),
         ("unit", f"{unit.name} {unit.active}/{unit.sub}, {unit.restarts} restarts, {unit.path or 'no file'}"),
-        ("release", f"{facts.current} of {', '.join(facts.releases)}" if facts.releases else "none yet"),
+        ("release", f"{facts.current or 'none yet'}{_of(facts.releases)}"),
         ("clock", f"{facts.clock_skew_s:+.1f} s off yours"),
     ]
     lines += [("modified", file.path) for file in sglang.modified]
@@ -184,6 +184,10 @@ def _fact_lines(facts: NodeFacts) -> list[tuple[str, str]]:
         for listener in facts.listeners
     ]
     return lines
+
+
+def _of(releases: tuple[str, ...]) -> str:
+    return f" of {', '.join(releases)}" if releases else ""
 
 
 def _gpu_words(gpu: Gpu) -> str:
