@@ -76,7 +76,7 @@ DEPLOY = (
         shows=("FAIL selftest", "offset"),
     ),
     Scene(
-        text="A load through the tunnel, with the GPU's own readings beside it.",
+        text="A load through the tunnel, of the smoke gate's own prompts.",
         words=("bench", "--workload", WORKLOAD, "--concurrency", "1,8", "--requests", "32"),
         code=0,
         shows=("accept length",),
