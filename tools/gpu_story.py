@@ -1,10 +1,11 @@
-"""Writes docs/story-gpu.md: from stock SGLang 0.5.11 to DDTree on a GPU, with the commands' real output.
+"""From stock SGLang 0.5.11 to DDTree on a GPU, with the commands' real output: kept as docs/story-gpu.md.
 
     python tools/gpu_story.py --venv VENV --pair PAIR --out DIR [--scenes deploy|sweep] [--env NAME=VALUE …]
 
 On a machine with a GPU, VENV's Python runs `sglang.launch_server` of 0.5.11, and PAIR holds target/ and
 draft/ of a pair that knows the smoke prompts (`benchmarks/gpu/train_pair.py`). SSH and systemd are those of
-an embedded lab node; engine, sources, kernels and GPU are real. Exit code 1 when a scene does not go as told.
+an embedded lab node; engine, sources, kernels and GPU are real. Writes OUT/story-gpu.md; exit code 1 when a
+scene does not go as told.
 """
 
 from __future__ import annotations
@@ -106,8 +107,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--venv", required=True)
     parser.add_argument("--pair", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True, help="the lab's state, and what the scenes write")
-    parser.add_argument("--page", type=Path, help="where the page goes; OUT/story-gpu.md when left out")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="the page, the lab's state, what the scenes write"
+    )
     parser.add_argument("--scenes", choices=("deploy", "sweep"), default="deploy")
     parser.add_argument("--env", action="append", default=[], help="NAME=VALUE for the unit")
     given = parser.parse_args()
@@ -127,9 +129,8 @@ def main() -> int:
             print(f"$ {' '.join(one.scene.words)}\n{one.output}exit {one.code}{told}", flush=True)
     finally:
         if played:
-            target = given.page or given.out / "story-gpu.md"
             folded = [replace(one, output=_folded(_short(one.output, given))) for one in played]
-            target.write_text(page(_head(), folded, NAME), encoding="utf-8")
+            (given.out / "story-gpu.md").write_text(page(_head(), folded, NAME), encoding="utf-8")
         lab.down()
     return 0 if len(played) == len(scenes) and all(map(_as_told, played)) else 1
 

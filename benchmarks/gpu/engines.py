@@ -137,28 +137,32 @@ def start(cells: list[Cell], setup: Setup, gpus: int = 1, base_port: int = 10000
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that who calls stops the servers
     setup.logs.mkdir(parents=True, exist_ok=True)
     servers: list[Server] = []
-    for index, cell in enumerate(cells):
-        port = base_port + 100 * index
-        if _taken(port):
-            stop(servers)
-            sys.exit(
-                f"{cell.name}: got port {port} taken, expected it free: is an earlier run's server left?"
-            )
-        site = setup.patched if cell.patched else setup.stock
-        first = setup.first_gpu + index * cell.tp % gpus
-        devices = ",".join(str(first + one) for one in range(cell.tp))
-        env = {**os.environ, "PYTHONPATH": site, "CUDA_VISIBLE_DEVICES": devices, "OMP_NUM_THREADS": "1"}
-        log = setup.logs / f"{cell.name}.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                command(cell, setup, port),
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env=env,
-            )
-        servers.append(Server(cell=cell, port=port, process=process, log=log))
+    try:
+        for index, cell in enumerate(cells):
+            first = setup.first_gpu + index * cell.tp % gpus
+            servers.append(_launch(cell, setup, base_port + 100 * index, first))
+    except BaseException:
+        stop(servers)
+        raise
     return servers
+
+
+def _launch(cell: Cell, setup: Setup, port: int, first_gpu: int) -> Server:
+    if _taken(port):
+        sys.exit(f"{cell.name}: got port {port} taken, expected it free: is an earlier run's server left?")
+    site = setup.patched if cell.patched else setup.stock
+    devices = ",".join(str(first_gpu + one) for one in range(cell.tp))
+    env = {**os.environ, "PYTHONPATH": site, "CUDA_VISIBLE_DEVICES": devices, "OMP_NUM_THREADS": "1"}
+    log = setup.logs / f"{cell.name}.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command(cell, setup, port),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=env,
+        )
+    return Server(cell=cell, port=port, process=process, log=log)
 
 
 def _taken(port: int) -> bool:
