@@ -78,7 +78,8 @@ def await_ghost(run: NodeRun, ledger: Ledger) -> None:
     load_s = run.asked.profile.load_timeout_s if run.asked.profile else LONGEST_LOAD_S
     deadline = Deadline(run.world.clock, run.host.lease_s + REVERT_MARGIN_S + load_s)
     while (armed := facts.guard) is not None and armed.run in ledger.runs:
-        deadline.check("guard", f"the one of this sweep's last run still {armed.state}")
+        hint = f"ddtree-ops unlock --force --host {run.name} wakes it"
+        deadline.check("guard", f"the one of this sweep's last run still {armed.state}", hint)
         left = f"{max(0.0, armed.lease_left_s):.0f} s of its lease left"
         run.world.screen.progress(run.name, f"the node's guard is yet to end this sweep's last run: {left}")
         run.world.clock.sleep(GHOST_POLL_S)

@@ -329,6 +329,32 @@ def test_a_stop_takes_the_place_of_a_start_under_way(node: Node) -> None:
     assert node.show("c32", "ActiveState")["ActiveState"] in ("inactive", "failed")
 
 
+def test_a_unit_whose_file_goes_while_its_start_pre_runs_fails_and_may_come_again(node: Node) -> None:
+    text = service("/bin/sleep 1000", "ExecStartPre=/bin/sleep 2")
+    node.unit("c26.service", text)
+    node.sh("systemctl", "start", "--no-block", "c26")
+    node.until("c26", SubState="start-pre")
+    node.file("/etc/systemd/system/c26.service").unlink()
+    assert node.sh("systemctl", "daemon-reload").code == 0
+    node.until("c26", ActiveState="failed")
+    assert node.states("c26") == ("failed", "failed", "resources")
+    assert node.show("c26", "Job").get("Job", "") == ""
+    node.unit("c26.service", text)
+    assert node.sh("systemctl", "start", "c26").code == 0
+    assert node.states("c26")[0] == "active"
+
+
+def test_a_stop_that_ignores_dependencies_does_not_wait_for_a_unit_that_is_ordered_behind(node: Node) -> None:
+    slow = """/bin/sh -c 'trap "sleep 3; exit 0" TERM; sleep 1000 & wait'"""
+    node.unit("c27b.service", service(slow, "KillMode=mixed"))
+    node.unit("c27a.service", service("/bin/sleep 1000", unit="Before=c27b.service"))
+    node.sh("systemctl", "start", "c27a", "c27b")
+    node.sh("systemctl", "restart", "--no-block", "c27b")
+    node.until("c27b", ActiveState="deactivating")
+    assert node.sh("systemctl", "stop", "--job-mode=ignore-dependencies", "c27a") == Done(0, "", "")
+    assert (node.states("c27a")[0], node.states("c27b")[0]) == ("inactive", "deactivating")
+
+
 def test_listed_units_can_be_read_as_json(node: Node) -> None:
     import json
 

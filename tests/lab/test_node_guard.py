@@ -29,6 +29,7 @@ TINY = Path(__file__).with_name("tiny_engine.py")
 RUN, BY = "run-1", "ann@laptop"
 LONG, SHORT = 60.0, 2.0
 PROOF_S = 20.0
+GUARD = "ddtree-ops-guard-{}.service"
 GOOD, BAD = "", "--broken"
 _number = itertools.count()
 
@@ -131,6 +132,11 @@ WantedBy=multi-user.target
         self.until(lambda: not self.guard_files())
         return self.node.history()[-1]
 
+    def looked(self) -> bool:
+        """Whether the guard's first look, which arming asks for, is over."""
+        ended = f"{GUARD.format(self.service)}: Deactivated successfully."
+        return ended in self.on.messages(GUARD.format(self.service))
+
     def guard_files(self) -> list[str]:
         units = self.on.file("/etc/systemd/system")
         state = self.on.file(f"/var/lib/ddtree-ops/{self.service}")
@@ -153,7 +159,7 @@ WantedBy=multi-user.target
         return self.node.observe().unit.invocation
 
     def story(self) -> str:
-        guard = self.on.messages(f"ddtree-ops-guard-{self.service}.service")
+        guard = self.on.messages(GUARD.format(self.service))
         return "\n".join(map(str, [*self.on.messages(f"{self.service}.service"), *guard, *self.events()]))
 
 
@@ -170,7 +176,7 @@ def rig(lab: Lab, node: LabNode) -> Iterator[Rig]:
         made = make_rig(lab, node, link)
         yield made
         made.on.units += [f"{made.service}.service", f"ddtree-ops-guard-{made.service}.timer"]
-        made.on.units += [f"ddtree-ops-guard-{made.service}.service"]
+        made.on.units += [GUARD.format(made.service)]
 
 
 def rebooted(rig: Rig) -> Rig:
@@ -331,6 +337,37 @@ def test_a_guard_that_wakes_after_the_confirmation_just_goes(rig: Rig) -> None:
     ended = rig.until_settled()
     assert (ended.by, ended.event, rig.invocation()) == (BY, "confirmed", serving)
     assert rig.unit_in_place() == rig.unit("--load 0.1")
+
+
+def test_a_look_under_way_when_the_guard_goes_leaves_no_failed_unit(rig: Rig) -> None:
+    rig.found()
+    rig.deployed(LONG, options="--load 0.1")
+    guard = GUARD.format(rig.service)
+    rig.until(rig.looked)
+    slow = rig.on.file(f"/etc/systemd/system/{guard}.d/slow.conf")
+    slow.parent.mkdir()
+    slow.write_text("[Service]\nExecStartPre=/bin/sleep 3\n")
+    rig.on.sh("systemctl", "daemon-reload")
+    rig.on.sh("systemctl", "start", "--no-block", guard)
+    rig.on.until(guard, SubState="start-pre")
+    rig.node.confirm(run=RUN, by=BY, release="1")
+    time.sleep(4)
+    slow.unlink()
+    slow.parent.rmdir()
+    rig.on.sh("systemctl", "daemon-reload")
+    assert (rig.guard_files(), rig.on.states(guard)) == ([], ("inactive", "dead", "success"))
+
+
+def test_a_timer_that_outlives_its_guard_takes_itself_away_without_a_failure(rig: Rig) -> None:
+    rig.found()
+    rig.armed(LONG)
+    guard = GUARD.format(rig.service)
+    rig.until(rig.looked)
+    rig.on.file(f"/var/lib/ddtree-ops/{rig.service}/guard.json").unlink()
+    rig.on.sh("systemctl", "start", guard)
+    rig.until(lambda: not rig.guard_files())
+    rig.until(lambda: rig.on.states(guard)[0] in ("inactive", "failed"))
+    assert rig.on.states(guard) == ("inactive", "dead", "success")
 
 
 def test_an_operator_who_dies_after_putting_back_leaves_the_proof_to_the_guard(rig: Rig) -> None:

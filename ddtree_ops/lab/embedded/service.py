@@ -102,32 +102,38 @@ class Service(Unit):
             self.say(f"{self.name}: start operation timed out. Terminating.")
             self.result = "timeout"
             await self._terminate()
+        except (OSError, RuntimeError) as error:  # no more processes, files or threads
+            self.say(f"{self.name}: Failed to fork: {error}")
+            self.result = "resources"
         await self._fallen()
         return False
 
     async def _bring_up(self) -> bool:
         if not environment_readable(self.file):
-            self.say(f"{self.name}: Failed to load environment files: No such file or directory")
-            self.result = "resources"
-            await self._fallen()
-            return False
+            return await self._refuse("Failed to load environment files: No such file or directory")
         if not self._oneshot and not self._commands("ExecStart"):  # its file went while the job was queued
-            self.say(f"{self.name}: Service has no ExecStart= setting. Refusing.")
-            self.result = "resources"
-            await self._fallen()
-            return False
+            return await self._refuse("Service has no ExecStart= setting. Refusing.")
         if not await self._run_all("ExecStartPre"):
             await self._fallen()
             return False
         self.enter("activating", "start")
         if self._oneshot:
             return await self._run_oneshot()
-        if not await self._spawn_main(self._commands("ExecStart")[0]):
+        main = self._commands("ExecStart")
+        if not main:  # its file went while ExecStartPre= ran
+            return await self._refuse("There's no 'start' task anymore we could start.")
+        if not await self._spawn_main(main[0]):
             self._watch(self._fallen())
             return self.file.get("Service", "Type", "simple") != "exec"
         self.enter("active", "running")
         self._watch(self._watch_main())
         return True
+
+    async def _refuse(self, why: str) -> bool:
+        self.say(f"{self.name}: {why}")
+        self.result = "resources"
+        await self._fallen()
+        return False
 
     async def _run_oneshot(self) -> bool:
         good = await self._run_all("ExecStart", main=True)

@@ -184,10 +184,10 @@ def restarted_since(place: Place, guard: Json) -> bool:
     return alive_invocation(show_unit(place.unit_name)) not in ("", guard["replace"])
 
 
-def disarm(place: Place) -> None:
+def disarm(place: Place, *, from_inside: bool = False) -> None:
     """guard.json first: a timer that outlives it finds nothing, and takes itself away."""
     remove_file(place.guard)
-    stop_guard(place)
+    stop_guard(place, from_inside=from_inside)
 
 
 def _target(release: str | None) -> str | None:

@@ -17,6 +17,7 @@ SERVICE_TEXT = """\
 [Unit]
 Description=ddtree-ops guard of {unit}
 Before={unit}
+StartLimitIntervalSec=0
 
 [Service]
 Type=simple
@@ -90,12 +91,17 @@ def look_once(place: Place) -> None:
     run_command("systemctl", "start", "--no-block", place.guard_name + ".service")
 
 
-def stop_guard(place: Place) -> None:
-    """Takes the units away; may run inside the guard's own service, which it lets live."""
+def stop_guard(place: Place, *, from_inside: bool) -> None:
+    """Takes the units away. From inside the guard's own service that one lives on; else a look ends here.
+
+    A look under way would find its unit without a command to go on with, and stay behind as failed. Its
+    end must not wait for a service that is being restarted, which the guard is ordered before.
+    """
     names = (place.guard_name + ".service", place.guard_name + ".timer")
     if not any(os.path.lexists(_unit_path(place, kind)) for kind in ("service", "timer")):
         return
-    run_command("systemctl", "stop", place.guard_name + ".timer")
+    now = "--job-mode=ignore-dependencies"
+    run_command("systemctl", "stop", now, *(names[1:] if from_inside else names))
     disable_unit(*names)
     for kind in ("timer", "service"):
         remove_file(_unit_path(place, kind))

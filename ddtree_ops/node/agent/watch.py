@@ -23,8 +23,7 @@ def settle(place: Place) -> Json | None:
     """
     with exclusive(place):
         guard = read_guard(place)
-        if guard is None or conclusion_of(place, guard["run"]) is not None:
-            disarm(place)
+        if guard is None or _concluded(place, guard):
             return None
         if guard.get("reverter") != BY_GUARD and lease_left(guard["lease"]) > 0:
             return None
@@ -34,9 +33,10 @@ def settle(place: Place) -> Json | None:
 
 
 def watch(place: Place) -> None:
-    """Finishes a revert that is due, and says in the journal how it ended."""
+    """Finishes a revert that is due, and says in the journal how it ended; goes when all is over."""
     guard = settle(place)
     if guard is None:
+        _go_when_over(place)
         return
     started = time.monotonic()
     with exclusive(place):
@@ -52,7 +52,18 @@ def watch(place: Place) -> None:
         }
         event = "reverted" if verdict["proven"] else "unproven"
         append_once(place, entry_of(guard["run"], BY_GUARD, event, guard["previous"], detail))
-        disarm(place)
+        disarm(place, from_inside=True)
+
+
+def _go_when_over(place: Place) -> None:
+    with exclusive(place):
+        guard = read_guard(place)
+        if guard is None or _concluded(place, guard):
+            disarm(place, from_inside=True)
+
+
+def _concluded(place: Place, guard: Json) -> bool:
+    return conclusion_of(place, guard["run"]) is not None
 
 
 def _verdict(place: Place, guard: Json) -> Json:
