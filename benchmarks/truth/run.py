@@ -6,34 +6,49 @@
 The server has one core and the client another. A metric is right when it is within 1 % of the
 schedule (2 % at 512). Exits 1 when one of ours is not. On a machine with other work use --priority nice
 (all clients alike) or realtime (ours alone), and look at the columns `pushed` (how often the client
-lost its core) and `late` (how late the server itself was).
+lost its core) and `late` (how late the server itself was). The row `loopback alone` is one
+process on the server's core that sends itself such pieces, when they are due, and reads the kernel's
+stamps: where its gaps are off by more than the tolerance, no client on this machine can be within it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from host import HERE, PRIORITIES, Finished, free_port, pinned, records, truth_server
+from host import (
+    HERE,
+    PRIORITIES,
+    SERVER_CORE,
+    Finished,
+    free_port,
+    pinned,
+    records,
+    tireless,
+    truth_server,
+)
 from ideal import Run, ideal, sample
 from ours import LIMITS
 from peers import PEERS, Peer, install
 from server import STEP_NS, Plan
 
 from ddtree_ops.measure.client import LoadResult
-from ddtree_ops.measure.metrics import Summary, summarise
+from ddtree_ops.measure.metrics import Summary, spread, summarise
 
 SPREADS = ("ttft", "e2e", "tpot", "itl", "gap", "user_rate", "step")
 PARTS = ("mean", "p50", "p99")
 RATES = ("output_rate", "output_rate_whole", "request_rate", "goodput")
 EXACT = ("accept_token_weighted", "accept_request_weighted", "tokens")
 TOLERANCE = {1: 0.01, 16: 0.01, 128: 0.01, 512: 0.02}
+LOOPBACK, LOOPBACK_S = "loopback alone", 10.0
+LOOPBACK_STREAMS = 16  # more would make it late by its own work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +59,9 @@ class Row:
     concurrency: int
     errors: Mapping[str, float]
     beyond: Mapping[str, float]  # the same against what the server sent, when it sent it
-    delivered: float  # share of the ideal client's tokens a second
-    cpu_per_1000: float  # s, all that the client did
-    load_cpu_per_1000: float  # s, while the load ran
+    delivered: float = math.nan  # share of the ideal client's tokens a second
+    cpu_per_1000: float = math.nan  # s, all that the client did
+    load_cpu_per_1000: float = math.nan  # s, while the load ran
     late_ms: float  # the server's own lateness, p99
     pushed: int
 
@@ -92,7 +107,11 @@ def lateness_ms(done: Sequence[Mapping[str, object]]) -> float:
         for one in done
         for number, sent in enumerate(one["sent"])  # type: ignore[arg-type, var-annotated]
     ]
-    return sorted(late)[int(0.99 * (len(late) - 1))] / 1e6 if late else 0.0
+    return _p99(late) / 1e6 if late else 0.0
+
+
+def _p99(values: Sequence[float]) -> float:
+    return sorted(values)[int(0.99 * (len(values) - 1))]
 
 
 def errors_of(figures: Mapping[str, object], truth: Summary, best: Summary) -> dict[str, float]:
@@ -110,6 +129,26 @@ def errors_of(figures: Mapping[str, object], truth: Summary, best: Summary) -> d
             if isinstance(value, int | float) and true:
                 found[name] = value / true - 1
     return found
+
+
+def measure_loopback(run: Run, priority: str) -> Row:
+    """The machine itself: the gaps of the schedule without a server and without a client."""
+    streams = min(run.concurrency, LOOPBACK_STREAMS)
+    argv = (sys.executable, str(HERE / "loopback.py"), str(streams), str(LOOPBACK_S))
+    done = pinned(argv, priority=tireless(priority), core=SERVER_CORE, env=_path())
+    if done.code:
+        raise SystemExit(done.err)
+    seen = json.loads(done.out)
+    gaps = spread(gap / STEP_NS for gap in seen["gaps"])
+    assert gaps is not None
+    return Row(
+        client=LOOPBACK,
+        concurrency=run.concurrency,
+        errors={f"gap {part}": getattr(gaps, part) - 1 for part in PARTS},
+        beyond={},
+        late_ms=_p99(seen["late"]) / 1e6,
+        pushed=done.pushed,
+    )
 
 
 def measure_ours(address: str, run: Run, route: str, name: str, priority: str) -> Row:
@@ -192,15 +231,22 @@ def table(rows: Sequence[Row]) -> str:
     )
     lines = [head, ("---",) * len(head)]
     for one in rows:
-        worst, beyond = (f"{name} {error:+.1%}" for name, error in (one.worst, _worst(one.beyond)))
+        worst, beyond = (_named(_worst(errors)) if errors else "" for errors in (one.errors, one.beyond))
         cells = (f"{one.errors[n]:+.1%}" if n in one.errors else "" for n in names)
-        load = "" if one.load_cpu_per_1000 != one.load_cpu_per_1000 else f"{one.load_cpu_per_1000:.4f}"
         lines.append((
-            one.client, str(one.concurrency), *cells, worst, beyond, f"{one.delivered:.0%}",
-            f"{one.cpu_per_1000:.4f}",
-            load, f"{one.late_ms:.2f}", str(one.pushed),
+            one.client, str(one.concurrency), *cells, worst, beyond, _known(one.delivered, ".0%"),
+            _known(one.cpu_per_1000, ".4f"), _known(one.load_cpu_per_1000, ".4f"),
+            f"{one.late_ms:.2f}", str(one.pushed),
         ))  # fmt: skip
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _named(worst: tuple[str, float]) -> str:
+    return f"{worst[0]} {worst[1]:+.1%}"
+
+
+def _known(value: float, form: str) -> str:
+    return "" if math.isnan(value) else format(value, form)
 
 
 def main() -> None:
@@ -223,10 +269,14 @@ def main() -> None:
         install(peer, chosen.folder)
     rows: list[Row] = []
     priority = chosen.priority
-    with truth_server(free_port(), priority=priority) as address:
-        starts = {p.name: start_cpu_s(p, address, chosen.folder / p.name, priority) for p in peers}
-        for level in levels:
-            run = load_of(level)
+    starts: dict[str, float] = {}
+    if peers:
+        with truth_server(free_port(), priority=priority) as address:
+            starts = {p.name: start_cpu_s(p, address, chosen.folder / p.name, priority) for p in peers}
+    for level in levels:
+        run, begun = load_of(level), len(rows)
+        rows.append(measure_loopback(run, priority))
+        with truth_server(free_port(), priority=priority) as address:
             tries = [measure_ours(address, run, "/generate", "ours", priority) for _ in range(chosen.repeats)]
             rows.append(_median(tries))
             rows.append(measure_ours(address, run, "/v1/chat/completions", "ours, chat route", priority))
@@ -234,19 +284,25 @@ def main() -> None:
                 measure_peer(peer, address, run, chosen.folder / peer.name, starts[peer.name], priority)
                 for peer in peers
             ]
-            print(table(rows[-2 - len(peers) :]), flush=True)
+        print(table(rows[begun:]), flush=True)
     print("\n" + table(rows))
     if chosen.json:
         chosen.json.write_text(json.dumps([asdict(one) for one in rows], indent=1))
-    wrong = [
+    wrong = _beyond_tolerance(row for row in rows if row.client.startswith("ours"))
+    print("\nall within tolerance" if not wrong else "\nnot within tolerance:\n" + "\n".join(wrong))
+    unsteady = _beyond_tolerance(row for row in rows if row.client == LOOPBACK)
+    if unsteady:
+        print("\nand without server and client, on this machine:\n" + "\n".join(unsteady))
+    sys.exit(1 if wrong else 0)
+
+
+def _beyond_tolerance(rows: Iterable[Row]) -> list[str]:
+    return [
         f"{one.client} at {one.concurrency}: {name} {error:+.2%}"
         for one in rows
-        if one.client.startswith("ours")
         for name, error in one.errors.items()
         if abs(error) > TOLERANCE.get(one.concurrency, 0.02)
     ]
-    print("\nall within tolerance" if not wrong else "\nnot within tolerance:\n" + "\n".join(wrong))
-    sys.exit(1 if wrong else 0)
 
 
 def _median(tries: Sequence[Row]) -> Row:

@@ -24,7 +24,6 @@ WORD = b"tok "
 HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 )
-NAP_S = 0.0001
 AHEAD = 4096, 256  # requests, and their tokens, whose plans are made before the first one comes
 
 
@@ -88,12 +87,7 @@ class Server:
     def serve(self) -> None:
         gc.disable()
         while True:
-            now = time.perf_counter_ns()
-            wait = (self.dues[0][0] - now) / 1e9 if self.dues else 0.5
-            if wait < 0.0012:  # epoll sleeps in whole milliseconds; a shorter nap is taken blind
-                time.sleep(min(max(0.0, wait), NAP_S))
-                wait = 0.0
-            for fd, events in self.poll.poll(max(0.0, wait - 0.001)):
+            for fd, events in self.poll.poll(0):  # never sleeps: a core that does is late to wake
                 self.ready(fd, events, time.perf_counter_ns())
             self.emit()
 
