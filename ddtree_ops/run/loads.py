@@ -25,6 +25,7 @@ from ddtree_ops.run.context import NodeRun
 
 LIVE_S = 1.0  # between two lines of the live view
 GPU_S = 10.0  # between two readings, which cost a probe each
+FIRST_GPU_S = 1.0  # so that a short load has one, too
 LEAST_REQUESTS = 16
 
 
@@ -186,7 +187,7 @@ def _gpu_readings(run: NodeRun) -> Iterator[list[tuple[Gpu, ...]]]:
     over = threading.Event()
 
     def read() -> None:
-        while not over.wait(GPU_S / 2 if not readings else GPU_S):
+        while not over.wait(GPU_S if readings else FIRST_GPU_S):
             with suppress(OpsError):  # a reading less; what ends the link ends the load too
                 readings.append(run.node.probe(venv="").gpus)
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,13 @@ COMMAND_TIMEOUT_S = 240
 POEM_ALIVE = (
     "import json,urllib.request as u;print(u.urlopen('http://127.0.0.1:{port}/health_generate').status)"
 )
+SMALL_GPU = """\
+#!/bin/sh
+# A stand-in for nvidia-smi: one GPU with 2,000 MiB.
+case "$*" in
+*--query-gpu*) echo "0, GPU-1, Small GPU, 9.0, 580.1, 2000, 0, 1200, 100.0, 40" ;;
+esac
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,3 +210,22 @@ def wait_until(look: Callable[[], bool], seconds: float = 60.0) -> None:
     while not look():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.2)
+
+
+@contextmanager
+def first_on_path(operator: Operator, name: str, text: str) -> Iterator[None]:
+    """A program of the node's that comes before any other of its name; what was in its place comes back."""
+    folder = "/usr/local/bin" if operator.host.kind is Kind.SYSTEMD else "/usr/lib/ddtree-lab"
+    place = operator.file_on_node(f"{folder}/{name}")
+    aside = place.with_name(f".{name}.aside")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.exists() or place.is_symlink():
+        place.rename(aside)
+    place.write_text(text)
+    place.chmod(0o755)
+    try:
+        yield
+    finally:
+        place.unlink()
+        if aside.exists() or aside.is_symlink():
+            aside.rename(place)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import asyncssh
@@ -13,7 +12,7 @@ import pytest
 
 from ddtree_ops.lab.hosts import Kind
 
-from .conftest import SERVICE, Operator, wait_until
+from .conftest import SERVICE, SMALL_GPU, Operator, first_on_path, wait_until
 
 TRITON = "sglang/srt/layers/attention/triton_backend.py"
 
@@ -236,25 +235,6 @@ def test_a_skewed_clock_is_said_and_changes_nothing(fresh: Operator) -> None:
     assert "clock: the node's clock is +3600 s off yours" in ran.err
 
 
-@contextmanager
-def first_on_path(operator: Operator, name: str, text: str) -> Iterator[None]:
-    """A program of the node's that comes before any other of its name; what was in its place comes back."""
-    folder = "/usr/local/bin" if operator.host.kind is Kind.SYSTEMD else "/usr/lib/ddtree-lab"
-    place = operator.file_on_node(f"{folder}/{name}")
-    aside = place.with_name(f".{name}.aside")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    if place.exists() or place.is_symlink():
-        place.rename(aside)
-    place.write_text(text)
-    place.chmod(0o755)
-    try:
-        yield
-    finally:
-        place.unlink()
-        if aside.exists() or aside.is_symlink():
-            aside.rename(place)
-
-
 @pytest.mark.systemd
 def test_a_full_disk_at_any_write_leaves_the_node_as_it_was(fresh: Operator) -> None:
     if fresh.host.kind is not Kind.SYSTEMD:
@@ -309,12 +289,4 @@ assert sys.argv[1:4] == ["-I", "-S", "-c"]
 code = sys.argv[4]
 sys.argv = ["-c", *sys.argv[5:]]
 exec(code)
-"""
-
-SMALL_GPU = """\
-#!/bin/sh
-# A stand-in for nvidia-smi: one GPU with 2,000 MiB.
-case "$*" in
-*--query-gpu*) echo "0, GPU-1, Small GPU, 9.0, 580.1, 2000, 0, 1200, 100.0, 40" ;;
-esac
 """

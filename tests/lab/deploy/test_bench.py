@@ -11,7 +11,7 @@ import pytest
 
 from ddtree_ops.lab.hosts import Kind, Lab
 
-from .conftest import SERVICE, Operator
+from .conftest import SERVICE, SMALL_GPU, Operator, first_on_path
 
 PROMPTS = ("Write a short poem about the ocean.", "Explain how a TCP connection is opened.")
 
@@ -58,6 +58,13 @@ def test_a_bench_counts_by_the_server_and_leaves_samples_and_tables(
     with (out / "bench.csv").open() as file:
         assert [row["load"] for row in csv.DictReader(file)] == ["known ×1", "known ×2"]
     assert fresh.serving() == before
+
+
+def test_a_short_load_has_a_reading_of_each_gpu(fresh: Operator, words: tuple[str, ...]) -> None:
+    with first_on_path(fresh, "nvidia-smi", SMALL_GPU):
+        (row,) = fresh.ops(*words, "--concurrency", "1", "--requests", "24", "--json", code=0).node["rows"]
+    (gpu,) = row["gpus"]
+    assert (gpu["name"], gpu["sm_clock_mhz"]["p50"], gpu["power_w"]["p50"]) == ("Small GPU", 1200, 100.0)
 
 
 def test_a_poisson_load_is_measured_in_requests_a_second(fresh: Operator, words: tuple[str, ...]) -> None:
