@@ -330,7 +330,7 @@ def test_a_stop_takes_the_place_of_a_start_under_way(node: Node) -> None:
 
 
 def test_a_unit_whose_file_goes_while_its_start_pre_runs_fails_and_may_come_again(node: Node) -> None:
-    text = service("/bin/sleep 1000", "ExecStartPre=/bin/sleep 2")
+    text = service("/bin/sleep 1000", "ExecStartPre=/bin/sleep 5")
     node.unit("c26.service", text)
     node.sh("systemctl", "start", "--no-block", "c26")
     node.until("c26", SubState="start-pre")
@@ -345,7 +345,7 @@ def test_a_unit_whose_file_goes_while_its_start_pre_runs_fails_and_may_come_agai
 
 
 def test_a_stop_that_ignores_dependencies_does_not_wait_for_a_unit_that_is_ordered_behind(node: Node) -> None:
-    slow = """/bin/sh -c 'trap "sleep 3; exit 0" TERM; sleep 1000 & wait'"""
+    slow = """/bin/sh -c 'trap "sleep 8; exit 0" TERM; sleep 1000 & wait'"""
     node.unit("c27b.service", service(slow, "KillMode=mixed"))
     node.unit("c27a.service", service("/bin/sleep 1000", unit="Before=c27b.service"))
     node.sh("systemctl", "start", "c27a", "c27b")

@@ -62,7 +62,7 @@ def test_a_bench_counts_by_the_server_and_leaves_samples_and_tables(
 
 def test_a_short_load_has_a_reading_of_each_gpu(fresh: Operator, words: tuple[str, ...]) -> None:
     with first_on_path(fresh, "nvidia-smi", SMALL_GPU):
-        (row,) = fresh.ops(*words, "--concurrency", "1", "--requests", "24", "--json", code=0).node["rows"]
+        (row,) = fresh.ops(*words, "--concurrency", "1", "--requests", "48", "--json", code=0).node["rows"]
     (gpu,) = row["gpus"]
     assert (gpu["name"], gpu["sm_clock_mhz"]["p50"], gpu["power_w"]["p50"]) == ("Small GPU", 1200, 100.0)
 
