@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from server import STEP_NS
 
-from ddtree_ops.measure.client.arrival import SO_TIMESTAMPNS
+from ddtree_ops.measure.client.arrival import ANCILLARY, SO_TIMESTAMPNS, TIMESPEC
 
 PIECE = b"x" * 1500
 
@@ -31,9 +31,9 @@ def connected() -> tuple[socket.socket, socket.socket]:
 
 def stamp_of(receiver: socket.socket) -> int:
     """Takes what has come; when it came, on the wall clock."""
-    _, extra, _, _ = receiver.recvmsg(1 << 16, 64)
+    _, extra, _, _ = receiver.recvmsg(1 << 16, ANCILLARY)
     (data,) = (data for level, kind, data in extra if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS))
-    seconds, rest = int.from_bytes(data[:8], sys.byteorder), int.from_bytes(data[8:16], sys.byteorder)
+    seconds, rest = TIMESPEC.unpack(data)
     return seconds * 1_000_000_000 + rest
 
 
