@@ -1,7 +1,7 @@
 """One process that sends itself the schedule's pieces over loopback: the least that this machine does to it.
 
 Prints {"gaps": between arrivals by the kernel's stamps, "late": of the sends}, in nanoseconds. There is no
-server and no client in it, and neither core has other work: what is off here is off for everybody.
+server and no client in it, and neither core has other work: what is off here is the machine's.
 """
 
 from __future__ import annotations

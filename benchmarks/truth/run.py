@@ -8,7 +8,7 @@ schedule (2 % at 512). Exits 1 when one of ours is not. On a machine with other 
 (all clients alike) or realtime (ours alone), and look at the columns `pushed` (how often the client
 lost its core) and `late` (how late the server itself was). The row `loopback alone` is one
 process on the server's core that sends itself such pieces, when they are due, and reads the kernel's
-stamps: where its gaps are off by more than the tolerance, no client on this machine can be within it.
+stamps: where its gaps are off by about the tolerance, don't expect a client to be within it.
 """
 
 from __future__ import annotations

@@ -266,7 +266,7 @@ def test_a_guard_killed_while_it_proves_is_started_again_and_does_not_restart_tw
     rig.deployed(SHORT)
     rig.until(lambda: bool(_loading_again(rig)))
     serving = rig.invocation()
-    pid = int(rig.on.show(f"ddtree-ops-guard-{rig.service}.service", "MainPID")["MainPID"])
+    pid = int(rig.on.show(GUARD.format(rig.service), "MainPID")["MainPID"])
     rig.lab.kill(rig.on.host.name, pid)
     ended = rig.until_settled()
     assert (ended.event, ended.detail["proven"], rig.invocation()) == ("reverted", True, serving), (
