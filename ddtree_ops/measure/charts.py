@@ -11,6 +11,7 @@ from ddtree_ops.measure.report import Chart, Point, Series, number
 
 WIDTH, HEIGHT = 460, 320
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 28, 44
+NAME_WIDTH, NAME_HEIGHT = 110, 13  # what a name in a chart takes up
 SHAPES = ("circle", "square", "diamond", "triangle", "down", "plus")
 
 
@@ -44,7 +45,7 @@ def svg(chart: Chart) -> str:
         *_levels(chart, y),
         *(_series(series, number_, x, y) for number_, series in enumerate(chart.series)),
         *(_cross(place, why, x) for place, why in chart.crosses),
-        *(_beside(point, x, y) for point in chart.named),
+        *_names(chart.named, x, y),
         "</svg>",
     ]
     return "".join(parts)
@@ -101,13 +102,10 @@ def _grid(chart: Chart, x: _Scale, y: _Scale) -> list[str]:
 
 def _levels(chart: Chart, y: _Scale) -> list[str]:
     parts: list[str] = []
-    used: list[float] = []
+    used: list[tuple[float, float]] = []
     for level in sorted(chart.levels, key=lambda level: -level.y):
         at = y.at(level.y)
-        text = at - 4
-        while any(abs(text - other) < 13 for other in used):
-            text += 13
-        used.append(text)
+        text = _clear(WIDTH - RIGHT, at - 4, used)
         parts.append(f'<path class="level" d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}"/>')
         parts.append(
             f'<text class="halo" x="{WIDTH - RIGHT}" y="{text:.1f}" text-anchor="end">'
@@ -153,9 +151,26 @@ def _mark(shape: str, x: float, y: float, color: str) -> str:
     return f'<path class="mark {color}" d="{paths[shape]}"/>'
 
 
-def _beside(point: Point, x: _Scale, y: _Scale) -> str:
-    name = escape(point.label.split(":")[0])
-    return f'<text class="halo" x="{x.at(point.x) + 9:.1f}" y="{y.at(point.y) + 4:.1f}">{name}</text>'
+def _names(points: Sequence[Point], x: _Scale, y: _Scale) -> list[str]:
+    """A name beside each point."""
+    parts: list[str] = []
+    used: list[tuple[float, float]] = []
+    for point in sorted(points, key=lambda point: -point.y):
+        across = x.at(point.x) + 9
+        text = _clear(across, y.at(point.y) + 4, used)
+        name = escape(point.label.split(":")[0])
+        parts.append(f'<text class="halo" x="{across:.1f}" y="{text:.1f}">{name}</text>')
+    return parts
+
+
+def _clear(across: float, height: float, used: list[tuple[float, float]]) -> float:
+    """The first height from here down at which a name covers none of those in `used`, which it joins."""
+    while any(
+        abs(across - left) < NAME_WIDTH and abs(height - other) < NAME_HEIGHT - 1e-6 for left, other in used
+    ):
+        height += NAME_HEIGHT
+    used.append((across, height))
+    return height
 
 
 def _cross(place: float, why: str, x: _Scale) -> str:

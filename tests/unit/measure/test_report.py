@@ -166,6 +166,18 @@ def test_an_empty_chart_is_drawn_without_figures():
     assert svg(Chart(title="t", x_label="x", y_label="y", series=())).startswith("<svg")
 
 
+def test_names_of_neighbouring_marks_stand_apart_and_far_ones_stay_beside_theirs():
+    near = (Point(x=1.0, y=1000.0, label="8/4 eager: x"), Point(x=1.02, y=1001.0, label="autoregressive: y"))
+    points = (*near, Point(x=3.0, y=1000.0, label="chain: z"))
+    named = Chart(
+        title="t", x_label="x", y_label="y", series=(Series(name="s", points=points),), named=points
+    )
+    found = re.findall(r'<text class="halo" x="([\d.]+)" y="([\d.]+)">([^<]+)</text>', svg(named))
+    heights = {name: float(height) for _, height, name in found}
+    assert abs(heights["8/4 eager"] - heights["autoregressive"]) >= 12.5
+    assert abs(heights["chain"] - heights["autoregressive"]) < 1
+
+
 def test_figures_are_short():
     """Three digits, no exponents, nothing for what is not known."""
     values = (0.0, 1.23456, 123.4, 999.9033, 98765.0, 0.00012345, None, float("nan"))
